@@ -1,0 +1,62 @@
+"""Effects: what may leave a shard, once the records of the turn are durable."""
+
+from typing import Any
+
+import msgspec
+
+from timerd.engine.message import Token
+from timerd.engine.record import Record
+from timerd.engine.timer import Timer
+
+
+class Reply(msgspec.Struct, frozen=True, gc=False):
+    """The answer to a message that carried `token`."""
+
+    token: Token
+    value: Any
+
+
+class Ready(msgspec.Struct, frozen=True, gc=False):
+    """How much of a lane is ready to be taken. Replaces what the shard said of the lane before.
+
+    `since` is the wait of the longest waiting: for first attempts (limit 0) the Unix ms from which its lag counts, for
+    retries the boot ms of its last attempt. `urgent`: there is one that waits for no batch.
+    """
+
+    shard: int
+    type: str
+    limit: int
+    count: int
+    since: int
+    urgent: bool = False
+
+
+class Taken(msgspec.Struct, frozen=True, gc=False):
+    """The timers that a `Take` handed out; in flight from now. `tried_at`: boot ms of the oldest last attempt, or 0."""
+
+    batch_no: int
+    shard: int
+    timers: list[Timer]
+    tried_at: int = 0
+    flagged: frozenset[str] = frozenset()
+    """Ids that may have been delivered before (possible_duplicate)."""
+
+
+class Settled(msgspec.Struct, frozen=True, gc=False):
+    """This shard's part of batch `batch_no` is settled, and durable."""
+
+    batch_no: int
+    shard: int
+
+
+Effect = Reply | Ready | Taken | Settled
+
+
+class Turn(msgspec.Struct, frozen=True):
+    """What one turn came to: first `records` as one frame at position `lsn`, then, when that is durable, `effects`."""
+
+    shard: int
+    lsn: int
+    """Position of the frame if there are records."""
+    records: list[Record]
+    effects: list[Effect]

@@ -1,0 +1,23 @@
+"""The closed set of errors that the ports raise. Refusals that a caller can expect are values (`message.Refused`)."""
+
+
+class LogFailed(Exception):
+    """A write or sync of the log failed. Never retried: the process ends and recovers from the log."""
+
+
+class CorruptLog(Exception):
+    """The log holds damage that is no torn last write. The process refuses to start."""
+
+    def __init__(self, path: str, offset: int, reason: str) -> None:
+        super().__init__(f"{path}: offset {offset}: {reason}")
+        self.path = path
+        self.offset = offset
+        self.reason = reason
+
+
+class DirectoryLocked(Exception):
+    """Another process has the data directory."""
+
+
+class CatalogFull(Exception):
+    """The catalogue could not be written for want of space; nothing was changed."""

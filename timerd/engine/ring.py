@@ -1,0 +1,68 @@
+"""Where an id lives: id -> slot by hash, slot -> shard by a published table.
+
+The number of slots never changes, so an id's slot never changes. The table does: it is a value with a version, and
+whoever needs a placement looks it up there. Nobody computes one from an id and a number of shards.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+from xxhash import xxh3_64_intdigest
+
+SLOTS: Final = 16_384  # a power of two, far above any shard count, so that load spreads within a few percent
+_MASK: Final = SLOTS - 1
+_POINTS_A_SHARD: Final = 64  # points of each shard on the circle; more smooths the spread before the bound acts
+LOAD_FACTOR: Final = 1.1  # no shard gets more than this times the mean
+
+
+def slot_of(id: str) -> int:
+    """The slot of an id, the same on every machine and in every process."""
+    return xxh3_64_intdigest(id.encode()) & _MASK
+
+
+class RingTable(msgspec.Struct, frozen=True):
+    """slot -> shard, as one published value."""
+
+    version: int
+    shards: tuple[int, ...]
+    """The shard of each slot; SLOTS entries."""
+
+    @property
+    def shard_ids(self) -> list[int]:
+        """The shards that the table names, ascending."""
+        return sorted(set(self.shards))
+
+    def slots_of(self, shard: int) -> list[int]:
+        """The slots of one shard, ascending."""
+        return [slot for slot, owner in enumerate(self.shards) if owner == shard]
+
+
+def build_table(shards: Iterable[int], version: int = 1) -> RingTable:
+    """Place all slots on these shards by consistent hashing with bounded loads.
+
+    Each slot walks clockwise from its own point to the first shard with room (Mirrokni, Thorup, Zadimoghaddam:
+    "Consistent Hashing with Bounded Loads", 2016). The result depends on the set of shards alone, not on their order.
+    """
+    members = sorted(set(shards))
+    assert members, "a table needs a shard"
+    bound = -(-SLOTS * LOAD_FACTOR // len(members))
+    circle = sorted(
+        (xxh3_64_intdigest(f"shard {shard} point {point}".encode()), shard)
+        for shard in members
+        for point in range(_POINTS_A_SHARD)
+    )
+    load = dict.fromkeys(members, 0)
+    table = [0] * SLOTS
+    # In the order of their points, so that which slot overflows does not depend on slot numbers.
+    at = 0
+    for point, slot in sorted((xxh3_64_intdigest(f"slot {slot}".encode()), slot) for slot in range(SLOTS)):
+        while at < len(circle) and circle[at][0] < point:
+            at += 1
+        step = at
+        while load[circle[step % len(circle)][1]] >= bound:
+            step += 1
+        owner = circle[step % len(circle)][1]
+        table[slot] = owner
+        load[owner] += 1
+    return RingTable(version, tuple(table))

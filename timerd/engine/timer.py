@@ -1,0 +1,128 @@
+"""The nouns: a timer, its payload, what went wrong with it, and its type.
+
+A `Timer` is one generation of one id. What identifies it (the first six fields) never changes once a generation has
+been given to it; `payload`, `failure` and `state` are changed by `state.State.apply` alone. Moving a timer makes a
+new `Timer` and marks the old one `GONE`, so that queues which still hold the old one can drop it when they meet it.
+
+The same struct is what the log holds (see FORMAT.md, "timer"): a record is written from live timers and read back
+into live timers with no step in between. Field order is therefore part of the format, and of the order in which
+timers are due: (fire_at, generation) first, which is total within a shard.
+"""
+
+from typing import Final
+
+import msgspec
+
+MAX_GENERATION: Final = 2**53  # exclusive; JSON readers hold integers exactly up to here
+MIN_FIRE_AT: Final = 10**11  # anything below was meant as seconds (1973 in milliseconds)
+MAX_WALL_US: Final = 7_258_118_400_000_000  # 2200-01-01: a clock beyond it is wrong, and generations would run out
+
+# Where a timer is. Only DEAD is told apart in the log; a reader takes every other value for WAITING or RETRYING.
+WAITING: Final = 0  # in the due queue
+URGENT: Final = 1  # in the due queue, and waits for no batch once it is due
+READY: Final = 2  # due, and counted in the shard's report to the dispatcher
+IN_FLIGHT: Final = 3  # handed out in a batch whose outcome is not known yet
+HELD: Final = 4  # due, but an earlier generation of its id is still in flight
+RETRYING: Final = 5  # in the retry queue
+DEAD: Final = 6  # a dead letter
+GONE: Final = 7  # no longer current: fired, cancelled or replaced
+
+
+class BodyRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Where a payload above `INLINE_PAYLOAD_BYTES` lies in the body segments."""
+
+    segment: int
+    offset: int
+    length: int
+    digest: bytes
+    """xxh3_128 of the payload, 16 bytes: what `unchanged` compares, and what a read is checked against."""
+
+
+INLINE_PAYLOAD_BYTES: Final = 512  # above it a payload is a body: not in a frame, not in memory
+
+Payload = bytes | BodyRef | None
+"""Encoded JSON, exactly as it came; or where that lies; or no payload."""
+
+
+class Failure(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What happened to a generation so far, when something did."""
+
+    attempts: int
+    """Deliveries of this generation that have ended."""
+    counted: int
+    """Those of them that count against `max_attempts`."""
+    gap_ms: int
+    """How long the timer waits from the end of the last attempt to the next."""
+    limit: int
+    """The largest batch the timer may still travel in."""
+    error: str
+    """Why the last attempt failed, at most 200 bytes."""
+    unknown: bool = False
+    """An attempt ended without an answer, so the processor may have seen the timer."""
+    died_at: int = 0
+    """Unix ms of the burial; 0 while the timer lives."""
+
+
+class Timer(msgspec.Struct, array_like=True, order=True, gc=False):
+    """One generation of one id. Times are Unix milliseconds."""
+
+    fire_at: int
+    generation: int
+    id: str
+    type: str
+    payload: Payload = None
+    created_at: int = 0
+    """When the id was first armed; 0 means with this very generation."""
+    failure: Failure | None = None
+    state: int = WAITING
+
+    @property
+    def armed_at(self) -> int:
+        """Unix ms at which this generation was accepted (a generation is a clock reading in microseconds)."""
+        return self.generation // 1000
+
+    @property
+    def due_at(self) -> int:
+        """Unix ms from which lag is counted: a fire time in the past is due at acceptance."""
+        return max(self.fire_at, self.generation // 1000)
+
+
+class RetryPolicy(msgspec.Struct, frozen=True):
+    """How a type's failed timers are tried again."""
+
+    max_attempts: int = 0
+    """Counted failures after which a timer is dead; 0 = no limit."""
+    min_backoff_ms: int = 1_000
+    max_backoff_ms: int = 300_000
+    multiplier: float = 2.0
+    jitter: float = 0.2
+    """A gap is multiplied by a number drawn from [1 - jitter, 1 + jitter]."""
+
+
+class Misfire(msgspec.Struct, frozen=True):
+    """What becomes of timers that are overdue by more than `grace_ms`."""
+
+    policy: str = "fire"
+    grace_ms: int = 60_000
+    max_per_second: float | None = None
+
+
+class TimerType(msgspec.Struct, frozen=True):
+    """Where a kind of timer is delivered, in which batches, and under which limits."""
+
+    name: str
+    url: str = ""
+    kind: str = "processor"
+    batch_size: int = 800
+    max_lag_ms: int = 10_000
+    request_timeout_ms: int = 30_000
+    max_in_flight: int = 16
+    """POSTs under way at once, over the whole service."""
+    max_per_second: float | None = None
+    """Timers a second, over the whole service."""
+    retry: RetryPolicy = RetryPolicy()
+    misfire: Misfire = Misfire()
+    signing_secrets: tuple[str, ...] = ()
+    headers: dict[str, str] = {}
+    state: str = "active"
+    """`active` or `paused`: a paused type's timers wait."""

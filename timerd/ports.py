@@ -1,0 +1,177 @@
+"""Ports: what the shell needs of the world, declared here, implemented by the adapters, joined in the roof.
+
+Everything here is a Protocol or a plain value. The errors that may come through are in `engine.errors`.
+"""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from timerd.engine.now import Now
+from timerd.engine.record import Record
+from timerd.engine.ring import RingTable
+from timerd.engine.timer import BodyRef, TimerType
+
+
+class Clock(Protocol):
+    """The only source of time."""
+
+    def now(self) -> Now: ...
+
+
+class Frame(msgspec.Struct, frozen=True):
+    """The records of one turn of one shard: recovered whole or not at all. `lsn` is dense, from 1."""
+
+    shard: int
+    lsn: int
+    records: Sequence[Record]
+
+
+class OldestSegment(NamedTuple):
+    """What the oldest segment holds."""
+
+    last_lsns: Mapping[int, int]
+    """The last lsn of each shard that has a frame in it."""
+
+
+class BodySegment(NamedTuple):
+    """One body segment. `bytes` is its size on disk, `sealed` says that nothing more goes into it."""
+
+    number: int
+    bytes: int
+    sealed: bool
+
+
+class Body(NamedTuple):
+    """A payload that lies apart, as a scan of its segment finds it."""
+
+    id: str
+    place: BodyRef
+    data: bytes | None
+    """None: it fails its checksum."""
+
+
+class LogUsage(NamedTuple):
+    """Bytes on disk, by kind, filler included."""
+
+    frame_bytes: int
+    body_bytes: int
+    segment_bytes: int
+    """The size of one segment of frames."""
+
+
+class Log(Protocol):
+    """A log of frames for many shards, and the bodies beside it. One writer; one append at a time.
+
+    Call `replay` to its end before the first `append`.
+    """
+
+    durability: str
+    """What an append's return means: fsync | quorum | quorum-interval | none."""
+
+    def replay(self) -> AsyncIterator[Frame]:
+        """All frames still held, in the order in which they were written. Raises CorruptLog."""
+        ...
+
+    async def check_bodies(self, places: Sequence[BodyRef]) -> None:
+        """After replay: raise CorruptLog unless every live body's file exists and is long enough."""
+        ...
+
+    async def append(self, frames: Sequence[Frame]) -> int:
+        """Write the frames, with one write and one sync for all, and return when they are durable.
+
+        Bodies placed before are durable by then as well. Returns the bytes that the frames took. Raises LogFailed (the
+        process must end).
+        """
+        ...
+
+    def grant(self, arm_bytes: int, reserve_bytes: int) -> bool:
+        """Whether `arm_bytes` more may be accepted while `reserve_bytes` (completions of everything accepted, the largest
+        slice) and one segment stay free. What is granted counts as used until appends have caught up."""
+        ...
+
+    def low(self) -> bool:
+        """Whether appends are living on the reserve: nothing but what ends or shrinks timers should be written."""
+        ...
+
+    def place_bodies(self, bodies: Sequence[tuple[str, bytes]]) -> list[BodyRef]:
+        """Give each (id, payload) its place. They are written and synced by the next append."""
+        ...
+
+    async def read_bodies(self, places: Sequence[BodyRef]) -> list[bytes | None]:
+        """The payloads; None for one that can't be read or fails its checksum. Bodies just placed can be read."""
+        ...
+
+    def body_segments(self) -> list[BodySegment]:
+        """All body segments, oldest first."""
+        ...
+
+    def scan_bodies(self, number: int) -> AsyncIterator[Sequence[Body]]:
+        """The bodies of one sealed segment, in chunks of about 1 MiB."""
+        ...
+
+    async def drop_bodies(self, number: int) -> None:
+        """Delete a body segment in which nothing is live by what is durable."""
+        ...
+
+    def oldest(self) -> OldestSegment | None:
+        """The oldest segment, unless it is the one being written."""
+        ...
+
+    async def trim(self, needed: Mapping[int, int]) -> int:
+        """Delete the oldest segments as long as each holds no frame at or after its shard's `needed` lsn; the number."""
+        ...
+
+    def usage(self) -> LogUsage: ...
+
+    async def close(self) -> None:
+        """Let go of files and lock. Appends nothing."""
+        ...
+
+
+class Catalog(Protocol):
+    """What is not a timer: types and the ring table. Every change is durable on return, or raises CatalogFull."""
+
+    async def types(self) -> list[TimerType]: ...
+    async def put_type(self, type: TimerType) -> None: ...
+    async def delete_type(self, name: str) -> None: ...
+    async def ring(self) -> RingTable | None: ...
+    async def put_ring(self, table: RingTable) -> None: ...
+    async def close(self) -> None: ...
+
+
+class Request(msgspec.Struct, frozen=True):
+    """One HTTP POST to a target."""
+
+    url: str
+    headers: Mapping[str, str]
+    body: bytes
+    timeout_ms: int
+    """For the whole exchange."""
+    answer_bytes_max: int
+    """An answer's body is read up to here."""
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What came back. Exactly one of `status` and `error` is set."""
+
+    status: int | None = None
+    headers: Mapping[str, str] = {}
+    """Lower-case names."""
+    body: bytes = b""
+    overlong: bool = False
+    """The body went on behind `answer_bytes_max`."""
+    error: str | None = None
+    """connect: no connection was made, nothing was sent. timeout | lost: it may have arrived."""
+    detail: str = ""
+
+
+class Deliver(Protocol):
+    """One attempt of one batch."""
+
+    async def post(self, request: Request) -> Answer:
+        """Never raises for what the target does; a cancelled call closes its connection."""
+        ...
+
+    async def close(self) -> None: ...

@@ -1,0 +1,79 @@
+"""Reports: what the node says of itself. Values for the API's status, stats and metrics; nothing here acts."""
+
+import msgspec
+
+from timerd.engine.message import ShardTally
+
+
+class LagWindow(msgspec.Struct, frozen=True):
+    """Lag (ms from due to the start of delivery) over the last minute; None when nothing was delivered."""
+
+    p50_ms: float | None = None
+    p99_ms: float | None = None
+    max_ms: float | None = None
+
+
+class TypeReport(msgspec.Struct, frozen=True):
+    """One type over all shards. The counts are since the data directory began, the rest since the process did."""
+
+    armed: int = 0
+    revived: int = 0
+    fired: int = 0
+    cancelled: int = 0
+    replaced: int = 0
+    dead: int = 0
+    purged: int = 0
+    superseded: int = 0
+    retried: int = 0
+    dropped: dict[str, int] = {}
+    live: int = 0
+    in_flight: int = 0
+    retrying: int = 0
+    dead_letters: int = 0
+    batches: int = 0
+    """Batches delivered, whatever the outcome."""
+    batch_timers: int = 0
+    """Timers in them: batch_timers / batches is the mean batch size."""
+    unnamed: int = 0
+    """Ids in answers that were not in their batch."""
+    breaker: str = "closed"
+    """closed | open"""
+    lag: LagWindow = LagWindow()
+
+
+class ShardReport(msgspec.Struct, frozen=True):
+    """One shard as `/v1/shards` shows it."""
+
+    id: int
+    owner: str
+    epoch: int
+    timers: int
+    capacity: int
+    utilisation: float
+    in_flight: int
+
+
+class StatusReport(msgspec.Struct, frozen=True):
+    """The node as `/v1/status` shows it. Times are Unix ms."""
+
+    version: str
+    durability: str
+    uptime_s: float
+    node: str
+    timers: dict[str, int]
+    """By state: armed, due, in_flight, retrying, dead."""
+    oldest_due_at: int | None
+    log_live_bytes: int
+    log_disk_bytes: int
+    ring_version: int
+
+
+class NodeTally(msgspec.Struct, frozen=True):
+    """All counts of one moment, for /metrics and /v1/stats: every shard was asked in the same turn."""
+
+    shards: list[ShardTally]
+    types: dict[str, TypeReport]
+    log_live_bytes: int
+    log_disk_bytes: int
+    turns: int
+    appended_bytes: int
