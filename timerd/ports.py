@@ -87,8 +87,11 @@ class Log(Protocol):
         ...
 
     def grant(self, arm_bytes: int, reserve_bytes: int) -> bool:
-        """Whether `arm_bytes` more may be accepted while `reserve_bytes` (completions of everything accepted, the largest
-        slice) and one segment stay free. What is granted counts as used until appends have caught up."""
+        """Whether `arm_bytes` more may be accepted while `reserve_bytes` and one segment stay free.
+
+        The reserve is room for the completions of everything accepted and for the largest checkpoint slice. What is
+        granted counts as used until the next append has returned.
+        """
         ...
 
     def low(self) -> bool:
@@ -120,7 +123,7 @@ class Log(Protocol):
         ...
 
     async def trim(self, needed: Mapping[int, int]) -> int:
-        """Delete the oldest segments as long as each holds no frame at or after its shard's `needed` lsn; the number."""
+        """Delete the oldest segments while each holds only frames before its shards' `needed` lsns. Returns how many."""
         ...
 
     def usage(self) -> LogUsage: ...

@@ -33,19 +33,19 @@ class Totals(msgspec.Struct, array_like=True, gc=False):
         return self.armed + self.revived - gone
 
 
-class Armed(msgspec.Struct, array_like=True, tag=1):
+class Armed(msgspec.Struct, array_like=True, tag_field="record", tag=1):
     """Timers that were armed or moved. No id twice in one record; generations are given, and ascend."""
 
     timers: list[Timer]
 
 
-class Cancelled(msgspec.Struct, array_like=True, tag=2):
+class Cancelled(msgspec.Struct, array_like=True, tag_field="record", tag=2):
     """Timers that are no more, at a caller's wish; dead ones count as purged."""
 
     ids: list[str]
 
 
-class Fired(msgspec.Struct, array_like=True, tag=3):
+class Fired(msgspec.Struct, array_like=True, tag_field="record", tag=3):
     """The part of a delivery's answer that ends generations, and what takes their place.
 
     `ids` fired; the timers in `rearmed` fired too, and are the new generations of their ids. `superseded` counts
@@ -59,7 +59,7 @@ class Fired(msgspec.Struct, array_like=True, tag=3):
     superseded: int = 0
 
 
-class Retried(msgspec.Struct, array_like=True, tag=4):
+class Retried(msgspec.Struct, array_like=True, tag_field="record", tag=4):
     """An attempt of these timers failed, and they will be tried again `gap_ms` after it."""
 
     ids: list[str]
@@ -70,7 +70,7 @@ class Retried(msgspec.Struct, array_like=True, tag=4):
     error: str
 
 
-class Buried(msgspec.Struct, array_like=True, tag=5):
+class Buried(msgspec.Struct, array_like=True, tag_field="record", tag=5):
     """Timers that are given up and kept as dead letters."""
 
     ids: list[str]
@@ -81,26 +81,26 @@ class Buried(msgspec.Struct, array_like=True, tag=5):
     error: str
 
 
-class Revived(msgspec.Struct, array_like=True, tag=6):
-    """Dead letters that live again: the n-th id has generation `first_generation + n`, no failure, the same fire time."""
+class Revived(msgspec.Struct, array_like=True, tag_field="record", tag=6):
+    """Dead letters that live again: the n-th has generation `first_generation + n`, its old fire time and no failure."""
 
     ids: list[str]
     first_generation: int
 
 
-class Purged(msgspec.Struct, array_like=True, tag=7):
+class Purged(msgspec.Struct, array_like=True, tag_field="record", tag=7):
     """Dead letters that are no more."""
 
     ids: list[str]
 
 
-class Relocated(msgspec.Struct, array_like=True, tag=8):
+class Relocated(msgspec.Struct, array_like=True, tag_field="record", tag=8):
     """Bodies that were copied forward: (id, generation, where it lies now)."""
 
     bodies: list[tuple[str, int, BodyRef]]
 
 
-class Checkpoint(msgspec.Struct, array_like=True, tag=9):
+class Checkpoint(msgspec.Struct, array_like=True, tag_field="record", tag=9):
     """A slice: all timers of these slots, and the shard's own state, whole as of this frame.
 
     Replaces whatever replay had for these slots, and the shard's last generation, totals and epoch.
@@ -115,7 +115,7 @@ class Checkpoint(msgspec.Struct, array_like=True, tag=9):
     totals: dict[str, Totals]
 
 
-class Owned(msgspec.Struct, array_like=True, tag=10):
+class Owned(msgspec.Struct, array_like=True, tag_field="record", tag=10):
     """A process took the shard up, at `at` (Unix ms). `clean`: the one before had closed it."""
 
     epoch: int
@@ -123,7 +123,7 @@ class Owned(msgspec.Struct, array_like=True, tag=10):
     clean: bool
 
 
-class Closed(msgspec.Struct, array_like=True, tag=11):
+class Closed(msgspec.Struct, array_like=True, tag_field="record", tag=11):
     """The process laid the shard down with nothing in flight."""
 
     at: int
