@@ -110,6 +110,8 @@ class TimerView(msgspec.Struct, frozen=True):
     last_error: str | None = None
     next_attempt_at: int | None = None
     died_at: int | None = None
+    attempts: int = 0
+    """Deliveries that have ended."""
 
 
 class Filter(msgspec.Struct, frozen=True):
@@ -171,6 +173,8 @@ class TypeTally(msgspec.Struct, frozen=True):
     in_flight: int
     retrying: int
     dead_letters: int
+    due: int
+    """First attempts that are due and not in flight, counted up to 10,000."""
 
 
 class ShardTally(msgspec.Struct, frozen=True):

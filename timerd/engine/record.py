@@ -82,10 +82,9 @@ class Buried(msgspec.Struct, array_like=True, tag_field="record", tag=5):
 
 
 class Revived(msgspec.Struct, array_like=True, tag_field="record", tag=6):
-    """Dead letters that live again: the n-th has generation `first_generation + n`, its old fire time and no failure."""
+    """Dead letters that live again, each (id, new generation): with its old fire time, and no failure."""
 
-    ids: list[str]
-    first_generation: int
+    ids: list[tuple[str, int]]
 
 
 class Purged(msgspec.Struct, array_like=True, tag_field="record", tag=7):

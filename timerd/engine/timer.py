@@ -61,6 +61,8 @@ class Failure(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """An attempt ended without an answer, so the processor may have seen the timer."""
     died_at: int = 0
     """Unix ms of the burial; 0 while the timer lives."""
+    since: int = 0
+    """Boot ms from which the gap counts. Means nothing to another process: recovery counts the gap anew."""
 
 
 class Timer(msgspec.Struct, array_like=True, order=True, gc=False):

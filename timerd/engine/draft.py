@@ -1,0 +1,44 @@
+"""The turn in the making: the state as decided so far, the records that made it so, and what will leave.
+
+Writing a record applies it at once, so that later messages of the turn see it. That is safe because nothing leaves
+before the frame is durable, and a frame that can't be written ends the process.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from timerd.engine.effect import Effect, Reply
+from timerd.engine.message import Token
+from timerd.engine.record import Record
+from timerd.engine.state import State
+from timerd.engine.timer import Timer, TimerType
+
+
+class Draft:
+    """One shard's turn in the making. `now` of the state is the moment of the step."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.records: list[Record] = []
+        self.effects: list[Effect] = []
+        self.types: Mapping[str, TimerType] = {}
+        self.low = False  # the log lives on its reserve
+        self.flights: dict[int, list[Timer]] = {}  # batch_no -> what this shard handed out for it
+        self.slices_wanted = 0
+
+    def write(self, record: Record) -> None:
+        """Let the record be so, and part of the turn's frame."""
+        self.state.apply(record)
+        self.records.append(record)
+
+    def write_in_memory(self, record: Record) -> None:
+        """Let the record be so until the process ends: for what a full disk may forget."""
+        self.state.apply(record)
+
+    def reply(self, token: Token, value: Any) -> None:
+        """Answer a message when the turn is durable."""
+        self.effects.append(Reply(token, value))
+
+    def next_generation(self) -> int:
+        """A hybrid clock: the wall's microseconds, or one more than the last if the wall is behind that."""
+        return max(self.state.now.wall_us, self.state.last + 1)

@@ -1,0 +1,243 @@
+"""What one shard holds of one type: its waiting timers in due order, what is ready to be taken, its retries.
+
+A shard pops at most `batch_size` timers of a kind into a ready list and tells the dispatcher the count; the rest stays
+where it is, so that a million timers due at once cost nothing. First attempts and retries never mix: retries are kept
+by the largest batch they may travel in.
+
+Everything here is a cache of the timers' own fields: recovery fills it through the same calls. A timer that leaves is
+only counted out (`leave`); the queues drop it when they meet it.
+"""
+
+from collections import deque
+from heapq import heappop, heappush
+from typing import Final
+
+from timerd.engine.due import DueQueue
+from timerd.engine.effect import Ready
+from timerd.engine.now import Now
+from timerd.engine.record import Totals
+from timerd.engine.timer import (
+    HELD,
+    IN_FLIGHT,
+    READY,
+    RETRYING,
+    URGENT,
+    Failure,
+    Timer,
+    TimerType,
+)
+
+SLACK_MS_MAX: Final = 50  # looking this much later for due timers saves most wake-ups, and max_lag has room for it
+
+RetryEntry = tuple[int, int, Timer, Failure]
+"""(retry at, boot ms; generation; timer; its failure then): stale unless the timer's failure still is this one."""
+
+
+def _is_ready(entry: RetryEntry) -> bool:
+    return entry[2].state == READY and entry[2].failure is entry[3]
+
+
+class RetryQueue:
+    """The retries that may travel in batches of at most `limit`."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.waiting: list[RetryEntry] = []
+        self.ready: deque[RetryEntry] = deque()
+        self.ready_count = 0
+
+    def oldest_try(self) -> int:
+        """Boot ms of the last attempt of the retry that is ready longest; 0 if none is."""
+        while self.ready and not _is_ready(self.ready[0]):
+            self.ready.popleft()
+        return self.ready[0][0] - self.ready[0][3].gap_ms if self.ready else 0
+
+    def pop_due(self, boot_ms: int, count: int) -> None:
+        """Let up to `count` retries be ready whose gap is over."""
+        while self.waiting and self.waiting[0][0] <= boot_ms and self.ready_count < count:
+            entry = heappop(self.waiting)
+            timer = entry[2]
+            if timer.state == RETRYING and timer.failure is entry[3]:
+                timer.state = READY
+                self.ready.append(entry)
+                self.ready_count += 1
+
+
+class Lane:
+    """One type in one shard. The counts `live`, `in_flight` and `retrying` are exact at all times."""
+
+    def __init__(self, name: str, now: Now) -> None:
+        self.name = name
+        self.totals = Totals()
+        self.live = 0
+        self.in_flight = 0
+        self.retrying = 0
+        self.dead: dict[str, Timer] = {}  # by id, in the order of their deaths
+        self._due = DueQueue(now.wall_ms)
+        self._ready: deque[Timer] = deque()
+        self._ready_count = 0
+        self._urgent: dict[str, Timer] = {}
+        self._retries: dict[int, RetryQueue] = {}
+        self._reported: dict[int, tuple[int, int, bool]] = {}
+        self.batch_size = 0  # nothing becomes ready before the type is known
+        self._slack_ms = 1
+        self.changed = True
+        self.wakes: tuple[int | None, int | None] = (None, None)
+
+    # ---- what State tells
+
+    def enter(self, timer: Timer) -> None:
+        """A live timer has come: WAITING or URGENT, or with a failure and then in the middle of its gap."""
+        self.live += 1
+        self._due.push(timer)
+        self.changed = True
+
+    def enter_retry(self, timer: Timer, failure: Failure) -> None:
+        """A timer that has entered waits for its next attempt, `gap_ms` from the failure's `since`."""
+        timer.failure = failure
+        timer.state = RETRYING
+        self.retrying += 1
+        queue = self._retries.get(failure.limit)
+        if queue is None:
+            queue = self._retries[failure.limit] = RetryQueue(failure.limit)
+        heappush(queue.waiting, (failure.since + failure.gap_ms, timer.generation, timer, failure))
+        self.changed = True
+
+    def leave(self, timer: Timer) -> None:
+        """Count a live timer out of wherever it is; the caller changes its state right after."""
+        state = timer.state
+        if state <= URGENT:
+            self._due.discard()
+        elif state == READY:
+            if timer.failure is not None:
+                self._retries[timer.failure.limit].ready_count -= 1
+                self.retrying -= 1
+            elif self._urgent.pop(timer.id, None) is None:
+                self._ready_count -= 1
+        elif state == IN_FLIGHT:
+            self.in_flight -= 1
+        elif state == RETRYING:
+            self.retrying -= 1
+        self.changed = True
+
+    def make_ready(self, timer: Timer) -> None:
+        """A due timer that was held back may go now."""
+        timer.state = READY
+        self._ready.append(timer)
+        self._ready_count += 1
+        self.changed = True
+
+    # ---- what Shard asks
+
+    def set_type(self, type: TimerType | None) -> None:
+        """Know the type's limits; without one nothing more becomes ready."""
+        self.batch_size = type.batch_size if type else 0
+        self._slack_ms = max(1, min(type.max_lag_ms // 10, SLACK_MS_MAX)) if type else 1
+        self.changed = True
+
+    def refresh(self, now: Now, held: dict[str, Timer], blocked: set[str]) -> None:
+        """Let what is due be ready, up to a batch. A timer whose id is blocked goes to `held` instead."""
+        self._due.advance(now.wall_ms)
+        if self._ready_count < self.batch_size:
+            for timer in self._due.pop_due(now.wall_ms, self.batch_size - self._ready_count):
+                if timer.id in blocked:
+                    timer.state = HELD
+                    held[timer.id] = timer
+                elif timer.state == URGENT:
+                    timer.state = READY
+                    self._urgent[timer.id] = timer
+                else:
+                    timer.state = READY
+                    self._ready.append(timer)
+                    self._ready_count += 1
+        for queue in self._retries.values():
+            queue.pop_due(now.boot_ms, self.batch_size)
+
+    def take(self, limit: int, count: int) -> tuple[list[Timer], int]:
+        """Up to `count` ready timers, now IN_FLIGHT; and for retries the boot ms of the oldest last attempt."""
+        taken: list[Timer] = []
+        tried_at = 0
+        if limit == 0:
+            while self._urgent and len(taken) < count:
+                taken.append(self._urgent.pop(next(iter(self._urgent))))
+            urgent = len(taken)
+            while self._ready and len(taken) < count:
+                timer = self._ready.popleft()
+                if timer.state == READY:
+                    taken.append(timer)
+            self._ready_count -= len(taken) - urgent
+        elif (queue := self._retries.get(limit)) is not None:
+            while queue.ready and len(taken) < count:
+                entry = queue.ready.popleft()
+                if _is_ready(entry):
+                    retry_at, _, timer, failure = entry
+                    taken.append(timer)
+                    last = retry_at - failure.gap_ms
+                    tried_at = min(tried_at, last) if tried_at else last
+            queue.ready_count -= len(taken)
+            self.retrying -= len(taken)
+        for timer in taken:
+            timer.state = IN_FLIGHT
+        self.in_flight += len(taken)
+        self.changed = True
+        return taken, tried_at
+
+    def report(self, shard: int) -> list[Ready]:
+        """What the dispatcher does not know yet."""
+        while self._ready and self._ready[0].state != READY:
+            self._ready.popleft()
+        since = self._ready[0].due_at if self._ready else 0
+        lanes = {0: (self._ready_count + len(self._urgent), since, bool(self._urgent))}
+        for limit, queue in self._retries.items():
+            lanes[limit] = (queue.ready_count, queue.oldest_try(), False)
+        news = []
+        for limit, (count, oldest, urgent) in lanes.items():
+            if self._reported.get(limit, (0, 0, False)) != (count, oldest, urgent):
+                self._reported[limit] = (count, oldest, urgent)
+                news.append(Ready(shard, self.name, limit, count, oldest, urgent))
+        for limit in [limit for limit, queue in self._retries.items() if not queue.waiting and not queue.ready]:
+            del self._retries[limit]
+            self._reported.pop(limit, None)
+        return news
+
+    def forget_reported(self, limit: int) -> None:
+        """The dispatcher has asked for some of this lane and must hear of it again, whatever is left."""
+        self._reported[limit] = (-1, 0, False)
+
+    def is_due(self, now: Now) -> bool:
+        """Whether a wake-up settled before has come."""
+        wall, boot = self.wakes
+        return (wall is not None and wall <= now.wall_ms) or (boot is not None and boot <= now.boot_ms)
+
+    def settle_wake(self) -> None:
+        """Work out when time alone makes something ready here: `wakes` = (wall ms, boot ms)."""
+        wall = self._due.next_at()
+        if wall and self._ready_count >= self.batch_size:
+            wall = None  # full: a Take or a new type comes first
+        elif wall:
+            wall = -(-wall // self._slack_ms) * self._slack_ms  # the shards' wake-ups fall together
+        boot = min(
+            (q.waiting[0][0] for q in self._retries.values() if q.waiting and q.ready_count < self.batch_size),
+            default=None,
+        )
+        self.wakes = wall, boot
+        self.changed = False
+
+    def oldest_due_at(self, now_ms: int) -> int | None:
+        """Unix ms since when the longest waiting due timer waits."""
+        waits = [timer.due_at for timer in (*self._urgent.values(), *list(self._ready)[:1]) if timer.state == READY]
+        waits += [timer.due_at for timer in self._due.soonest(1) if timer.fire_at <= now_ms]
+        return min(waits, default=None)
+
+    def soonest(self, count: int) -> list[Timer]:
+        """The soonest `count` timers that are neither in flight nor dead."""
+        found = [timer for timer in (*self._urgent.values(), *self._ready) if timer.state == READY]
+        for queue in self._retries.values():
+            found += [e[2] for e in queue.waiting if e[2].state == RETRYING and e[2].failure is e[3]]
+            found += [e[2] for e in queue.ready if _is_ready(e)]
+        found += self._due.soonest(count)
+        return sorted(found)[:count]
+
+    def count_due(self, now_ms: int, limit: int) -> int:
+        """How many first attempts are due and not in flight, counted up to about `limit`."""
+        return self._ready_count + len(self._urgent) + self._due.count_due(now_ms, limit)

@@ -1,0 +1,157 @@
+"""Decisions about deliveries: what is handed out, and what an outcome makes of it.
+
+An outcome acts on a timer only while the generation that was handed out is still current (its state is IN_FLIGHT);
+otherwise it is counted as superseded and changes nothing. Whatever can't be kept by a full disk stays in memory.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from timerd.engine import backoff
+from timerd.engine.draft import Draft
+from timerd.engine.effect import Settled, Taken
+from timerd.engine.message import BodyLost, ItemResult, Settle, Take, WholeFailure
+from timerd.engine.record import Buried, Fired, Retried
+from timerd.engine.state import NO_FAILURE
+from timerd.engine.timer import IN_FLIGHT, RetryPolicy, Timer
+
+
+def take(draft: Draft, message: Take) -> None:
+    """Hand out ready timers; nothing is logged: a timer in flight at a crash is due again afterwards."""
+    state = draft.state
+    lane = state.lanes.get(message.type)
+    timers, tried_at = lane.take(message.limit, message.count) if lane else ([], 0)
+    draft.flights[message.batch_no] = timers
+    flagged = frozenset(
+        timer.id
+        for timer in timers
+        if (timer.failure is not None and timer.failure.unknown)
+        or (timer.generation <= state.unclean_generation and timer.due_at <= state.unclean_at)
+    )
+    if lane:
+        lane.forget_reported(message.limit)
+    draft.effects.append(Taken(message.batch_no, state.shard, timers, tried_at, flagged))
+
+
+def body_lost(draft: Draft, message: BodyLost) -> None:
+    """Bury timers of a batch that has not left, since what they should carry is lost."""
+    lost = dict(message.timers)
+    flight = draft.flights.get(message.batch_no, [])
+    ids = [t.id for t in flight if t.state == IN_FLIGHT and lost.get(t.id) == t.generation]
+    if ids:
+        draft.write(Buried(ids, draft.state.now.wall_ms, False, False, message.error))
+        gone = set(ids)
+        draft.flights[message.batch_no] = [t for t in flight if t.id not in gone]
+    draft.reply(message.token, None)
+
+
+def settle(draft: Draft, message: Settle) -> None:
+    """Apply the outcome of a batch to this shard's part of it."""
+    flight = draft.flights.pop(message.batch_no, [])
+    current = [timer for timer in flight if timer.state == IN_FLIGHT]
+    superseded = len(flight) - len(current)
+    type = flight[0].type if flight else ""
+    if message.failure is not None:
+        if current:
+            _fail(draft, type, current, message.failure, message.jitter)
+        if superseded:
+            draft.write(Fired(type, [], superseded=superseded))
+    elif flight:
+        _answer(draft, type, current, message.results or {}, message.jitter, superseded)
+    if superseded:
+        _unblock(draft, flight)
+    draft.effects.append(Settled(message.batch_no, draft.state.shard))
+
+
+def _policy(draft: Draft, type: str) -> RetryPolicy:
+    known = draft.types.get(type)
+    return known.retry if known else RetryPolicy()
+
+
+def _unblock(draft: Draft, flight: Iterable[Timer]) -> None:
+    """The open delivery of these ids has ended: newer generations that came due meanwhile may go."""
+    state = draft.state
+    for timer in flight:
+        if timer.id in state.blocked:
+            state.blocked.discard(timer.id)
+            if (held := state.held.pop(timer.id, None)) is not None:
+                state.lane(held.type).make_ready(held)
+
+
+def _fail(draft: Draft, type: str, timers: list[Timer], failure: WholeFailure, jitter: float) -> None:
+    """The whole batch failed."""
+    at = draft.state.now.wall_ms
+    if failure.bury:
+        draft.write(Buried([t.id for t in timers], at, True, failure.unknown, failure.error))
+    elif failure.counted:
+        _count_failures(draft, type, [(t, failure.error) for t in timers], failure.limit, jitter, failure.unknown)
+    else:
+        _retry(draft, [t.id for t in timers], failure.gap_ms, failure.limit, False, failure.unknown, failure.error)
+
+
+def _answer(
+    draft: Draft,
+    type: str,
+    timers: list[Timer],
+    results: Mapping[str, ItemResult],
+    jitter: float,
+    superseded: int,
+) -> None:
+    """The processor answered; what it does not name is ok."""
+    fired: list[str] = []
+    rearmed: list[Timer] = []
+    dropped: list[str] = []
+    retried: list[tuple[Timer, str]] = []
+    dead: dict[str, list[str]] = {}
+    generation = draft.next_generation()
+    for timer in timers:
+        result = results.get(timer.id) if results else None
+        if result is None:
+            fired.append(timer.id)
+        elif result.status == "rearm":
+            payload = timer.payload if result.payload is None else result.payload
+            created_at = timer.created_at or timer.armed_at
+            rearmed.append(Timer(result.fire_at, generation, timer.id, type, payload, created_at))
+            generation += 1
+        elif result.status == "retry":
+            retried.append((timer, result.error))
+        elif result.status == "drop":
+            dropped.append(timer.id)
+        else:
+            dead.setdefault(result.error, []).append(timer.id)
+    if fired or rearmed or dropped or superseded:
+        draft.write(Fired(type, fired, rearmed, [("processor", dropped)] if dropped else [], superseded))
+    if retried:
+        known = draft.types.get(type)
+        _count_failures(draft, type, retried, known.batch_size if known else 1, jitter, False)
+    for error, ids in dead.items():
+        draft.write(Buried(ids, draft.state.now.wall_ms, True, False, error))
+
+
+def _count_failures(
+    draft: Draft, type: str, failed: list[tuple[Timer, str]], limit: int, jitter: float, unknown: bool
+) -> None:
+    """Failures of the timers' own: each counts, and waits by how many it had. One record for all that are alike."""
+    policy = _policy(draft, type)
+    buried: dict[str, list[str]] = {}
+    again: dict[tuple[int, int, str], list[str]] = {}
+    for timer, error in failed:
+        before = timer.failure or NO_FAILURE
+        counted = before.counted + 1
+        if policy.max_attempts and counted >= policy.max_attempts:
+            buried.setdefault(error, []).append(timer.id)
+        else:
+            gap_ms = backoff.gap_ms(policy, counted, jitter)
+            travel = min(limit, before.limit) if before.limit else limit
+            again.setdefault((gap_ms, travel, error), []).append(timer.id)
+    for error, ids in buried.items():
+        draft.write(Buried(ids, draft.state.now.wall_ms, True, unknown, error))
+    for (gap_ms, travel, error), ids in again.items():
+        _retry(draft, ids, gap_ms, travel, True, unknown, error)
+
+
+def _retry(draft: Draft, ids: list[str], gap_ms: int, limit: int, counted: bool, unknown: bool, error: str) -> None:
+    record = Retried(ids, gap_ms, max(1, limit), counted, unknown, error)
+    if draft.low:
+        draft.write_in_memory(record)
+    else:
+        draft.write(record)

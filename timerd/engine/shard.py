@@ -1,0 +1,198 @@
+"""The shard: one door in, one door out.
+
+    step(now, message)   decide; what is decided is applied at once and becomes a record
+    tick(now)            let time pass: what is due becomes ready, what is old goes
+    take() -> Turn       what the turn came to: records for the log, and effects for when they are durable
+    wake_at()            when time alone will have something to do
+
+A shard has no clock, no I/O and no randomness. Messages, in the order in which they came, and the moments at which
+they were stepped, decide everything. Its state changes only in `State.apply`.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from timerd.engine import arming, burial, reading, settling
+from timerd.engine.draft import Draft
+from timerd.engine.effect import Turn
+from timerd.engine.message import (
+    Arm,
+    BodyLost,
+    Cancel,
+    Close,
+    FindBodies,
+    FireNow,
+    Get,
+    List,
+    ListDead,
+    Message,
+    Next,
+    Purge,
+    Relocate,
+    Revive,
+    SetReserve,
+    Settle,
+    SetTypes,
+    Slice,
+    Take,
+    Tally,
+)
+from timerd.engine.now import Now
+from timerd.engine.record import Checkpoint, Closed, Owned, Relocated
+from timerd.engine.state import State
+from timerd.engine.timer import Timer
+
+SLICE_TIMERS = 4_000  # timers in a slice: a few milliseconds of the loop, however large the shard
+
+Decision = Callable[[Draft, Any], None]
+DECISIONS: dict[type, Decision] = {
+    Arm: arming.arm,
+    Cancel: arming.cancel,
+    FireNow: arming.fire_now,
+    Take: settling.take,
+    Settle: settling.settle,
+    BodyLost: settling.body_lost,
+    Get: reading.get,
+    List: reading.list_timers,
+    ListDead: reading.list_dead,
+    Next: reading.next_due,
+    Tally: reading.tally,
+    FindBodies: reading.find_bodies,
+    Revive: burial.revive,
+    Purge: burial.purge,
+}
+
+
+class Shard:
+    """The timers of some slots, under one log position."""
+
+    def __init__(self, state: State, dead_letters_kept: int = burial.KEPT_A_TYPE) -> None:
+        """Take up a recovered (or empty) state. `dead_letters_kept`: of each type, in this shard."""
+        self.state = state
+        self._draft = Draft(state)
+        self._kept = dead_letters_kept
+        self._expiry_pending = False
+
+    @property
+    def id(self) -> int:
+        return self.state.shard
+
+    def own(self, now: Now) -> None:
+        """Begin: the first record of this process's time with the shard."""
+        self.state.now = now
+        clean = self.state.closed
+        self._draft.write(Owned(self.state.epoch + 1, now.wall_ms, clean))
+
+    def step(self, now: Now, message: Message) -> None:
+        """Decide one message."""
+        self.state.now = now
+        decision = DECISIONS.get(type(message))
+        if decision is not None:
+            decision(self._draft, message)
+            return
+        match message:
+            case SetTypes():
+                self._draft.types = message.types
+                for name, lane in self.state.lanes.items():
+                    lane.set_type(message.types.get(name))
+            case SetReserve():
+                self._draft.low = message.low
+            case Slice():
+                self._draft.slices_wanted += 1
+            case Relocate():
+                self._relocate(message)
+            case Close():
+                self._draft.write(Closed(now.wall_ms))
+                self._draft.reply(message.token, None)
+            case _:
+                raise AssertionError(f"no such message: {message!r}")
+
+    def tick(self, now: Now) -> None:
+        """Let what is due by now become ready."""
+        state = self.state
+        state.now = now
+        for lane in state.lanes.values():
+            if lane.changed or lane.is_due(now):
+                if not lane.batch_size:
+                    lane.set_type(self._draft.types.get(lane.name))
+                lane.refresh(now, state.held, state.blocked)
+                self._draft.effects += lane.report(state.shard)
+                lane.settle_wake()
+        self._expiry_pending = burial.expire(self._draft, self._kept)
+
+    def take(self) -> Turn:
+        """End the turn. The records must be encoded before anything else is stepped: they share live timers."""
+        draft = self._draft
+        for _ in range(draft.slices_wanted):
+            self._write_slice()
+        draft.slices_wanted = 0
+        state = self.state
+        if draft.records:
+            state.lsn += 1
+            for record in draft.records:
+                if isinstance(record, Checkpoint):
+                    for slot in record.slots:
+                        del state.covered[slot]
+                        state.covered[slot] = state.lsn
+        turn = Turn(state.shard, state.lsn, draft.records, draft.effects)
+        draft.records, draft.effects = [], []
+        return turn
+
+    def wake_at(self) -> tuple[int | None, int | None]:
+        """(wall ms, boot ms): the earliest moments at which a tick has something to do; 0 = at once."""
+        if self._expiry_pending:
+            return 0, None
+        wall = burial.next_expiry_at(self._draft)
+        boot: int | None = None
+        for lane in self.state.lanes.values():
+            lane_wall, lane_boot = lane.wakes
+            if lane_wall is not None and (wall is None or lane_wall < wall):
+                wall = lane_wall
+            if lane_boot is not None and (boot is None or lane_boot < boot):
+                boot = lane_boot
+        return wall, boot
+
+    def needed_lsn(self) -> int:
+        """Every frame before this one is dead: each slot has a slice at or behind it."""
+        covered = next(iter(self.state.covered.values()), 0)
+        return max(covered, 1)
+
+    def pinned(self, last_lsn: int) -> int:
+        """How many slots have no slice after `last_lsn` (inclusive)."""
+        count = 0
+        for lsn in self.state.covered.values():
+            if lsn > last_lsn:
+                break
+            count += 1
+        return count
+
+    def _write_slice(self) -> None:
+        state = self.state
+        slots: list[int] = []
+        timers: list[Timer] = []
+        for slot in state.covered:
+            by_id = state.slots[slot]
+            assert by_id is not None
+            if slots and len(timers) + len(by_id) > SLICE_TIMERS:
+                break
+            slots.append(slot)
+            timers += by_id.values()
+        totals = {
+            name: msgspec.structs.replace(lane.totals, dropped=dict(lane.totals.dropped))
+            for name, lane in state.lanes.items()
+        }
+        self._draft.write(
+            Checkpoint(slots, timers, state.last, state.epoch, state.unclean_at, state.unclean_generation, totals)
+        )
+
+    def _relocate(self, message: Relocate) -> None:
+        moved = []
+        for id, generation, old_place, new_place in message.bodies:
+            timer = self.state.find(id)
+            if timer is not None and timer.generation == generation and timer.payload == old_place:
+                moved.append((id, generation, new_place))
+        if moved:
+            self._draft.write(Relocated(moved))
+        self._draft.reply(message.token, None)
