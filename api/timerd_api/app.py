@@ -1,0 +1,179 @@
+"""The application: one door in front of all routes.
+
+Every request passes here first: access, then either the short way (`POST /v1/timers`) or the framework's. Every
+answer passes here last: it gets `Timerd-Now`, and what went wrong becomes a problem. Nothing below writes an error to
+the wire by itself, and nothing of an exception's text ever reaches a caller.
+
+Routing sees the path *as it was sent*. The path that a server hands on is decoded already, and in it the id `a/b`
+is two segments and `a%3Afire` an action; so the raw path takes its place, and a route decodes its one segment itself.
+"""
+
+import traceback
+from collections.abc import Awaitable, Callable
+from typing import Final
+from urllib.parse import quote
+
+import structlog
+from fastapi import FastAPI, Request, Response
+from starlette.exceptions import HTTPException
+from starlette.routing import Match
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from timerd.engine.instant import format_instant
+from timerd_api import arms, contract_page, dead_letters, openapi, operations, timers, types
+from timerd_api.access import Access
+from timerd_api.arms import Arms
+from timerd_api.body import JSON, Intake
+from timerd_api.items import Items
+from timerd_api.problem import INTERNAL_ERROR, METHOD_NOT_ALLOWED, NOT_FOUND, Problem
+from timerd_api.service import Service
+from timerd_api.settings import ApiSettings
+from timerd_api.values import Query
+
+NOW_HEADER: Final = b"timerd-now"
+_REPEAT_MS: Final = 1_000  # a full disk refuses every arm; a log line for each would fill what is left of it
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("timerd.api")
+
+
+def create_app(service: Service, settings: ApiSettings) -> ASGIApp:
+    """The API of a service, as an ASGI application. It keeps no state but counts of what is in progress."""
+    return _Door(service, settings)
+
+
+class _Door:
+    def __init__(self, service: Service, settings: ApiSettings) -> None:
+        self._clock = service.clock
+        self._access = Access(settings)
+        self._failures = _Failures(service)
+        intake = Intake(settings.max_body_bytes, settings.max_bodies_in_progress_bytes)
+        items = Items(lambda: service.types, settings.max_horizon_ms, settings.max_payload_bytes)
+        self._arms = Arms(service, items, intake)
+        self._surface = _surface(service, items, intake, self._failures)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._surface(scope, receive, send)
+            return
+        method: str = scope["method"]
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        path: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
+        started = False
+
+        async def answer(message: Message) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start":
+                started = True
+                now = format_instant(self._clock.now().wall_ms).encode()
+                message = {**message, "headers": [*message.get("headers", ()), (NOW_HEADER, now)]}
+            elif method == "HEAD":
+                message = {**message, "body": b""}
+            await send(message)
+
+        try:
+            self._access.check(path, headers)
+            if path == arms.PATH and method == "POST":
+                if scope["query_string"]:
+                    Query(scope["query_string"]).check()
+                await self._arms(headers, scope, receive, answer)
+            else:
+                seen = {**scope, "path": path.decode("latin-1"), "method": "GET" if method == "HEAD" else method}
+                await self._surface(seen, receive, answer)
+        except Problem as problem:
+            self._failures.note(problem, scope)
+            await problem.response()(scope, receive, answer)
+        except Exception as error:
+            self._failures.note(error, scope)
+            if not started:
+                await _internal().response()(scope, receive, answer)
+
+
+class _Failures:
+    """One line for a request that failed for a reason of ours; of refusals of one name, at most one a second."""
+
+    def __init__(self, service: Service) -> None:
+        self._clock = service.clock
+        self._noted_ms: dict[str, int] = {}
+        self._unnoted: dict[str, int] = {}
+
+    def note(self, failure: Exception, scope: Scope) -> None:
+        if not isinstance(failure, Problem):
+            # As text: a renderer that is given the exception may print the variables of its frames, keys among them.
+            text = "".join(traceback.format_exception(failure))
+            log.error("request_failed", method=scope["method"], path=scope["path"], exception=text)
+            return
+        name = failure.kind.name
+        if failure.kind.status < 500:
+            return
+        now_ms = self._clock.now().boot_ms
+        if now_ms - self._noted_ms.get(name, -_REPEAT_MS) < _REPEAT_MS:
+            self._unnoted[name] = self._unnoted.get(name, 0) + 1
+            return
+        self._noted_ms[name] = now_ms
+        log.warning(
+            "request_refused",
+            method=scope["method"],
+            path=scope["path"],
+            problem=name,
+            detail=failure.detail,
+            unnoted=self._unnoted.pop(name, 0),
+        )
+
+
+def _internal() -> Problem:
+    return Problem(INTERNAL_ERROR, "the request failed; the server's log says why")
+
+
+def _surface(service: Service, items: Items, intake: Intake, failures: _Failures) -> FastAPI:
+    """All routes but the short way, under FastAPI. It makes no contract of its own and redirects nothing."""
+    document = openapi.document()
+    contract, page = openapi.encoded(), contract_page.render(document)
+    app = FastAPI(title="timerd", openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
+    timers.add_routes(app.router, service, items, intake)
+    types.add_routes(app.router, service, intake)
+    dead_letters.add_routes(app.router, service, intake)
+    operations.add_routes(app.router, service)
+
+    @app.get("/openapi.json")
+    async def show_contract(request: Request) -> Response:
+        return Response(contract, media_type=JSON)
+
+    @app.get("/docs")
+    async def show_page(request: Request) -> Response:
+        return Response(page, media_type="text/html")
+
+    async def on_problem(request: Request, error: Exception) -> Response:
+        assert isinstance(error, Problem)
+        failures.note(error, request.scope)
+        return error.response()
+
+    async def on_unmatched(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        if error.status_code == 405:
+            allowed = sorted(_methods(app, request.scope))
+            detail = f"{request.scope['method']} is not among {', '.join(allowed)}"
+            return Problem(METHOD_NOT_ALLOWED, detail, headers={"Allow": ", ".join(allowed)}).response()
+        return Problem(NOT_FOUND, "there is no such path").response()
+
+    async def on_exception(request: Request, error: Exception) -> Response:
+        return _internal().response()  # it is raised again behind this, and noted at the door
+
+    handlers: dict[type[Exception], Callable[[Request, Exception], Awaitable[Response]]] = {
+        Problem: on_problem,
+        HTTPException: on_unmatched,
+        Exception: on_exception,
+    }
+    for kind, handler in handlers.items():
+        app.add_exception_handler(kind, handler)
+    return app
+
+
+def _methods(app: FastAPI, scope: Scope) -> set[str]:
+    """The methods that the path of this request knows, the short way's included."""
+    short = {"POST"} if scope["path"].encode("latin-1") == arms.PATH else set()
+    return short | {
+        method
+        for route in app.routes
+        if route.matches(scope)[0] is not Match.NONE
+        for method in getattr(route, "methods", None) or ()
+    }

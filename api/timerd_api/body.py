@@ -1,0 +1,178 @@
+"""Bodies: how they come in, and in which of two encodings they are read and written.
+
+`Intake` reads: it knows bytes and limits. `Form` decodes one kind of body from JSON or MessagePack. `answer` encodes.
+None of them knows what a body means.
+
+Invariants: no more than the limit of one body is ever held for a request, and no more than the limit of all for all
+of them, whatever was announced. JSON that is accepted is valid UTF-8 through and through, raw payloads included (the
+decoder looks into the strings it decodes, but not into those it skips).
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final, Generic, TypeVar
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive
+
+from timerd_api.problem import (
+    BODY_TOO_LARGE,
+    MALFORMED,
+    OVERLOADED,
+    UNSUPPORTED_MEDIA_TYPE,
+    Fault,
+    Problem,
+    faulty,
+    pointer_token,
+)
+
+JSON: Final = "application/json"
+MSGPACK: Final = "application/msgpack"
+
+T = TypeVar("T")
+
+
+class Intake:
+    """Reads request bodies, and counts those in progress: from their first byte until `release`."""
+
+    def __init__(self, one_bytes_max: int, all_bytes_max: int) -> None:
+        self._one_bytes_max = one_bytes_max
+        self._all_bytes_max = all_bytes_max
+        self.held_bytes = 0
+
+    async def read(self, headers: Mapping[bytes, bytes], receive: Receive) -> bytes:
+        """The whole body; it counts until it is given to `release`. Raises Problem, and then nothing counts."""
+        announced = headers.get(b"content-length", b"0")
+        if not announced.isdigit() or int(announced[:20]) > self._one_bytes_max:
+            raise self._too_large()
+        message = await receive()
+        body: bytes = message.get("body", b"")
+        if message["type"] == "http.request" and not message.get("more_body", False):
+            self._admit(0, len(body))
+            return body
+        chunks = bytearray()
+        try:
+            while True:
+                if message["type"] != "http.request":
+                    raise Problem(MALFORMED, "the connection ended before the body did")
+                chunk: bytes = message.get("body", b"")
+                self._admit(len(chunks), len(chunk))
+                chunks += chunk
+                if not message.get("more_body", False):
+                    return bytes(chunks)
+                message = await receive()
+        except BaseException:  # a cancelled request gives its bytes back as well
+            self.held_bytes -= len(chunks)
+            raise
+
+    def release(self, body: bytes) -> None:
+        self.held_bytes -= len(body)
+
+    def _admit(self, have: int, more: int) -> None:
+        if have + more > self._one_bytes_max:
+            raise self._too_large()
+        if self.held_bytes + more > self._all_bytes_max:
+            raise Problem(OVERLOADED, "too many request bodies are on their way in at once")
+        self.held_bytes += more
+
+    def _too_large(self) -> Problem:
+        return Problem(BODY_TOO_LARGE, f"a request body may have at most {self._one_bytes_max} bytes")
+
+
+def is_packed(headers: Mapping[bytes, bytes]) -> bool:
+    """Whether the body is MessagePack; else it is JSON. Raises Problem for any other type, and for none.
+
+    A body without a type is refused too: a web page can send one to a local address without asking first.
+    """
+    given = headers.get(b"content-type", b"").decode("latin-1")
+    media_type = given.partition(";")[0].strip().lower()
+    if media_type == JSON:
+        return False
+    if media_type == MSGPACK:
+        return True
+    raise Problem(UNSUPPORTED_MEDIA_TYPE, f"the body must be {JSON} or {MSGPACK}, with a Content-Type that says which")
+
+
+class Form(Generic[T]):
+    """One kind of request body, in either encoding."""
+
+    def __init__(self, type: type[T]) -> None:
+        self._json = msgspec.json.Decoder(type)
+        self._msgpack = msgspec.msgpack.Decoder(type)
+
+    def decode(self, body: bytes, packed: bool) -> T:
+        """Raises Problem if the body can't be read, msgspec.ValidationError if it is of another shape."""
+        try:
+            if packed:
+                return self._msgpack.decode(body)
+            if not body.isascii():
+                body.decode()
+            return self._json.decode(body)
+        except msgspec.ValidationError:
+            raise
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise Problem(MALFORMED, str(error)) from None
+        except RecursionError:
+            raise Problem(MALFORMED, "the body is nested too deeply") from None
+
+    def read(self, body: bytes, packed: bool) -> T:
+        """Raises Problem with a pointer to what is wrong."""
+        try:
+            return self.decode(body, packed)
+        except msgspec.ValidationError as error:
+            raise faulty([fault_of(error)]) from None
+
+
+_WHERE: Final = re.compile(r"(?s)(.*) - at (?:`key` in )?`\$(.*)`")
+_STEP: Final = re.compile(r"\.([A-Za-z0-9_]+)|\[([0-9]+)\]|\[\.\.\.\]")
+_MEMBER: Final = re.compile(r"(?s)Object (?:contains unknown|missing required) field `(.*)`")
+
+
+def fault_of(error: msgspec.ValidationError, at: str = "") -> Fault:
+    """What the decoder found, with its `$.a[3].b` as a JSON pointer behind `at`.
+
+    A missing or unknown member is pointed at itself. A value in a free mapping is pointed at by the mapping, because
+    the decoder does not say which one it was.
+    """
+    detail, path = str(error), ""
+    if found := _WHERE.fullmatch(detail):
+        detail, path = found.groups()
+    pointer = at + "".join(f"/{step[1] or step[2]}" for step in _STEP.finditer(path) if step[0] != "[...]")
+    if member := _MEMBER.fullmatch(detail):
+        pointer += "/" + pointer_token(member[1])
+    return Fault(pointer, detail)
+
+
+def wants_msgpack(accept: bytes) -> bool:
+    """Whether an Accept header puts MessagePack before JSON. JSON is the answer to everything unclear."""
+    best = {JSON: (0.0, 0), MSGPACK: (0.0, 0)}  # quality, then what is named first
+    for place, part in enumerate(accept.decode("latin-1").split(",")):
+        media_range, *parameters = [piece.strip().lower() for piece in part.split(";")]
+        if media_range not in best:
+            continue
+        quality = next((_quality(p[2:]) for p in parameters if p.startswith("q=")), 1.0)
+        best[media_range] = (quality, -place)
+    return best[MSGPACK] > best[JSON] and best[MSGPACK][0] > 0
+
+
+def _quality(text: str) -> float:
+    return float(text) if re.fullmatch(r"[01](\.[0-9]{0,3})?", text) else 0.0
+
+
+def answer(request: Request, value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """`value` in the encoding asked for.
+
+    MessagePack is the JSON answer written differently, so that the two can't drift apart. A payload may hold numbers
+    that MessagePack has no room for; then the answer stays JSON, and its Content-Type says so.
+    """
+    body = msgspec.json.encode(value)
+    if wants_msgpack(b",".join(v for k, v in request.scope["headers"] if k == b"accept")):
+        try:
+            packed = msgspec.msgpack.encode(msgspec.json.decode(body))
+        except (msgspec.DecodeError, OverflowError, RecursionError):
+            pass
+        else:
+            return Response(packed, status, headers, MSGPACK)
+    return Response(body, status, headers, JSON)

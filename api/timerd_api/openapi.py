@@ -1,0 +1,193 @@
+"""The contract as an OpenAPI document, made from the structs of `schema` and one table of calls.
+
+The table says what each call takes and gives; the shapes come from the structs that the routes decode and encode, so
+the document can't promise a member that isn't there. A golden copy lies in `api/openapi.json`; run this module to
+write it anew, and read the difference before committing it.
+"""
+
+import sys
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from timerd_api import schema
+from timerd_api.body import JSON, MSGPACK
+from timerd_api.problem import KINDS, MEDIA_TYPE, TYPE_PREFIX, ProblemView
+from timerd_api.values import EXPIRES
+
+VERSION: Final = "1"
+
+
+class Parameter(NamedTuple):
+    """A query parameter or header."""
+
+    name: str
+    description: str
+    schema: dict[str, Any]
+    place: str = "query"
+
+
+class Call(NamedTuple):
+    """One route."""
+
+    method: str
+    path: str
+    summary: str
+    answers: dict[int, type[msgspec.Struct] | str | None]
+    """By status: a struct, or a media type of its own, or nothing."""
+    body: type[msgspec.Struct] | None = None
+    parameters: tuple[Parameter, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+TEXT: Final[dict[str, Any]] = {"type": "string"}
+_TYPE: Final = Parameter("type", "only timers of this type", TEXT)
+_TOKEN: Final = Parameter("page_token", "next_page_token of the page before", TEXT)
+_SIZE: Final = Parameter(
+    "page_size",
+    "at most so many; a page may be shorter and still have a next one",
+    {"type": "integer", "minimum": 1, "maximum": schema.PAGE_SIZE_MAX, "default": schema.PAGE_SIZE},
+)
+_EXPIRES: Final = Parameter(EXPIRES, "refuse this when it is accepted later than this time (RFC 3339)", TEXT, "header")
+_PREFER: Final = Parameter("Prefer", "return=minimal leaves `results` out", TEXT, "header")
+_IF_MATCH: Final = Parameter("If-Match", "the generation that must stand, in double quotes", TEXT, "header")
+_IF_NONE_MATCH: Final = Parameter("If-None-Match", "*: nothing may stand there", TEXT, "header")
+_TIME: Final[dict[str, Any]] = {"type": "string", "description": "RFC 3339 with an offset, or Unix milliseconds"}
+_STATES: Final[dict[str, Any]] = {
+    "type": "string",
+    "enum": ["armed", "due", "in_flight", "retrying", "paused", "dead"],
+}
+_LIST: Final = (
+    _TYPE,
+    Parameter("state", "only timers in this state", _STATES),
+    Parameter("fire_after", "only timers with a later fire_at", _TIME),
+    Parameter("fire_before", "only timers with an earlier fire_at", _TIME),
+    Parameter("id_prefix", "only ids that begin so", TEXT),
+    _SIZE,
+    _TOKEN,
+)
+_NEXT: Final = (_TYPE, _SIZE._replace(name="limit", description="at most so many"))
+_WRITE: Final = ("expired", "storage-full", "overloaded")
+_ARM: Final = ("validation", "unknown-type", "horizon-exceeded", *_WRITE)
+
+CALLS: Final = (
+    Call("post", "/v1/timers", "Arm timers, all or none", {200: schema.ArmAnswer}, schema.ArmRequest,
+         (_EXPIRES, _PREFER), _ARM),
+    Call("get", "/v1/timers", "List timers", {200: schema.TimerPage}, None, _LIST, ("validation",)),
+    Call("get", "/v1/timers:next", "The soonest due", {200: schema.TimerPage}, None, _NEXT, ("validation",)),
+    Call("post", "/v1/timers:cancel", "Cancel timers", {200: schema.CancelAnswer}, schema.CancelRequest,
+         (_EXPIRES,), ("validation", *_WRITE)),
+    Call("get", "/v1/timers/{id}", "Show a timer", {200: schema.TimerItem}, problems=("timer-not-found",)),
+    Call("put", "/v1/timers/{id}", "Arm one timer", {200: schema.ArmResultItem, 201: schema.ArmResultItem},
+         schema.ArmBody, (_EXPIRES, _IF_MATCH, _IF_NONE_MATCH), (*_ARM, "generation-mismatch")),
+    Call("delete", "/v1/timers/{id}", "Cancel one timer", {200: schema.DeleteAnswer}, None, (_EXPIRES,),
+         ("timer-not-found", *_WRITE)),
+    Call("post", "/v1/timers/{id}:fire", "Re-arm to now, waiting for no batch", {200: schema.ArmResultItem}, None,
+         (_EXPIRES,), ("timer-not-found", "timer-dead", *_WRITE)),
+    Call("get", "/v1/types", "List types", {200: schema.TypeList}),
+    Call("get", "/v1/types/{name}", "Show a type", {200: schema.TypeItem}, problems=("type-not-found",)),
+    Call("put", "/v1/types/{name}", "Put a type in place of what was there",
+         {200: schema.TypeItem, 201: schema.TypeItem}, schema.TypeBody, (_EXPIRES,), ("validation", *_WRITE)),
+    Call("delete", "/v1/types/{name}", "Remove a type", {204: None}, None, (_EXPIRES,),
+         ("type-not-found", "type-in-use", *_WRITE)),
+    Call("post", "/v1/types/{name}:pause", "Let its timers wait", {200: schema.TypeItem}, None, (_EXPIRES,),
+         ("type-not-found", *_WRITE)),
+    Call("post", "/v1/types/{name}:resume", "Deliver its timers again", {200: schema.TypeItem}, None, (_EXPIRES,),
+         ("type-not-found", *_WRITE)),
+    Call("get", "/v1/dead-letters", "List dead letters", {200: schema.DeadLetterPage}, None, (_TYPE, _SIZE, _TOKEN),
+         ("validation",)),
+    Call("post", "/v1/dead-letters:replay", "Let dead letters live again", {200: schema.ReplayAnswer},
+         schema.DeadLetterRequest, (_EXPIRES,), ("validation", *_WRITE)),
+    Call("post", "/v1/dead-letters:purge", "Forget dead letters", {200: schema.PurgeAnswer},
+         schema.DeadLetterRequest, (_EXPIRES,), ("validation", *_WRITE)),
+    Call("get", "/healthz", "Whether the process lives", {200: schema.Health}),
+    Call("get", "/readyz", "Whether it can do its work", {200: schema.Readiness, 503: schema.Readiness}),
+    Call("get", "/v1/status", "The node as it is", {200: schema.StatusItem}),
+    Call("get", "/v1/shards", "Its shards", {200: schema.ShardList}),
+    Call("get", "/v1/stats", "Counts by type", {200: schema.Stats}),
+    Call("get", "/metrics", "Prometheus text", {200: "text/plain"}),
+    Call("get", "/openapi.json", "This contract", {200: JSON}),
+    Call("get", "/docs", "This contract, to be read", {200: "text/html"}),
+)  # fmt: skip
+
+_PATH_PARAMETERS: Final = {"id": "a timer's id, percent-encoded as one segment", "name": "a type's name"}
+
+
+def document() -> dict[str, Any]:
+    """The OpenAPI 3.1 document."""
+    structs = {shape for call in CALLS for shape in (call.body, *call.answers.values()) if isinstance(shape, type)}
+    ordered = sorted(structs, key=lambda struct: struct.__name__)
+    _, components = msgspec.json.schema_components([*ordered, ProblemView], ref_template="#/components/schemas/{name}")
+    paths: dict[str, dict[str, Any]] = {}
+    for call in CALLS:
+        paths.setdefault(call.path, {})[call.method] = _operation(call)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "timerd",
+            "version": VERSION,
+            "description": "A durable timer service. Every answer carries Timerd-Now, the server's time.",
+        },
+        "security": [{"key": []}, {}],
+        "paths": paths,
+        "components": {
+            "schemas": dict(sorted(components.items())),
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+def _operation(call: Call) -> dict[str, Any]:
+    named = [part.partition("}")[0] for part in call.path.split("{")[1:]]
+    parameters = [
+        {"name": name, "in": "path", "required": True, "description": _PATH_PARAMETERS[name], "schema": TEXT}
+        for name in named
+    ] + [{"name": p.name, "in": p.place, "description": p.description, "schema": p.schema} for p in call.parameters]
+    operation: dict[str, Any] = {"summary": call.summary, "operationId": _operation_id(call)}
+    if parameters:
+        operation["parameters"] = parameters
+    if call.body is not None:
+        operation["requestBody"] = {"required": True, "content": _content(call.body)}
+    operation["responses"] = {str(status): _response(shape) for status, shape in call.answers.items()}
+    by_status: dict[int, list[str]] = {}
+    for name in call.problems:
+        by_status.setdefault(KINDS[name].status, []).append(name)
+    for status, names in sorted(by_status.items()):
+        operation["responses"][str(status)] = _problem(", ".join(names))
+    operation["responses"]["default"] = _problem("any other problem")
+    return operation
+
+
+def _operation_id(call: Call) -> str:
+    words = call.path.replace("{", "").replace("}", "").replace(".json", "").replace(":", "/").replace("-", "_")
+    return "_".join([call.method, *(word for word in words.split("/") if word and word != "v1")])
+
+
+def _response(shape: type[msgspec.Struct] | str | None) -> dict[str, Any]:
+    if shape is None:
+        return {"description": "Done"}
+    if isinstance(shape, str):
+        return {"description": "As asked for", "content": {shape: {}}}
+    return {"description": (shape.__doc__ or shape.__name__).strip(), "content": _content(shape)}
+
+
+def _content(shape: type[msgspec.Struct]) -> dict[str, Any]:
+    reference = {"$ref": f"#/components/schemas/{shape.__name__}"}
+    return {JSON: {"schema": reference}, MSGPACK: {"schema": reference}}
+
+
+def _problem(names: str) -> dict[str, Any]:
+    return {
+        "description": f"{names} (a `type` is {TYPE_PREFIX}<name>)",
+        "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemView"}}},
+    }
+
+
+def encoded() -> bytes:
+    """The document as it is served and kept."""
+    return msgspec.json.format(msgspec.json.encode(document()), indent=2) + b"\n"
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_bytes(encoded())

@@ -1,0 +1,98 @@
+"""Operations: the routes that tell how the service is, for probes, dashboards and people.
+
+They read and never change anything. Probes ignore query parameters, since some monitors add their own.
+"""
+
+from fastapi import APIRouter, Request, Response
+from msgspec import structs
+
+from timerd.engine.instant import format_instant
+from timerd.report import NodeTally, TypeReport
+from timerd_api.body import answer
+from timerd_api.exposition import MEDIA_TYPE, Exposition
+from timerd_api.schema import Health, LagItem, Readiness, ShardItem, ShardList, Stats, StatusItem, TypeStats
+from timerd_api.service import Service
+from timerd_api.values import Query
+
+
+def type_stats(report: TypeReport) -> TypeStats:
+    """A type's counts as they are shown."""
+    return TypeStats(
+        armed=report.armed,
+        replaced=report.replaced,
+        cancelled=report.cancelled,
+        fired=report.fired,
+        superseded=report.superseded,
+        retried=report.retried,
+        dead=report.dead,
+        revived=report.revived,
+        purged=report.purged,
+        dropped=report.dropped,
+        live=report.live,
+        in_flight=report.in_flight,
+        retrying=report.retrying,
+        dead_letters=report.dead_letters,
+        batches=report.batches,
+        mean_batch_size=round(report.batch_timers / report.batches, 2) if report.batches else 0.0,
+        unnamed=report.unnamed,
+        breaker=report.breaker,  # type: ignore[arg-type]  # the node's words are the wire's
+        lag=LagItem(report.lag.p50_ms, report.lag.p99_ms, report.lag.max_ms),
+    )
+
+
+def add_routes(router: APIRouter, service: Service) -> None:
+    """Add the routes of the service itself."""
+    exposition = Exposition()
+
+    async def whole_tally() -> NodeTally:
+        """A tally in which a type that has never been used shows too, with zeros."""
+        tally = await service.tally()
+        types = dict.fromkeys(service.types, TypeReport()) | tally.types
+        return structs.replace(tally, types=types)
+
+    @router.get("/healthz")
+    async def health(request: Request) -> Response:
+        return answer(request, Health())
+
+    @router.get("/readyz")
+    async def readiness(request: Request) -> Response:
+        reason = service.unready()
+        if reason is None:
+            return answer(request, Readiness("ready"))
+        return answer(request, Readiness("unready", reason), 503)
+
+    @router.get("/v1/status")
+    async def status(request: Request) -> Response:
+        Query(request.scope["query_string"]).check()
+        report = await service.status()
+        oldest = report.oldest_due_at
+        return answer(
+            request,
+            StatusItem(
+                version=report.version,
+                durability=report.durability,
+                now=format_instant(service.clock.now().wall_ms),
+                uptime_s=report.uptime_s,
+                node=report.node,
+                timers=report.timers,
+                oldest_due_at=None if oldest is None else format_instant(oldest),
+                log_live_bytes=report.log_live_bytes,
+                log_disk_bytes=report.log_disk_bytes,
+                ring_version=report.ring_version,
+            ),
+        )
+
+    @router.get("/v1/shards")
+    async def shards(request: Request) -> Response:
+        Query(request.scope["query_string"]).check()
+        return answer(request, ShardList([ShardItem(**structs.asdict(shard)) for shard in await service.shards()]))
+
+    @router.get("/v1/stats")
+    async def stats(request: Request) -> Response:
+        Query(request.scope["query_string"]).check()
+        tally = await whole_tally()
+        return answer(request, Stats({name: type_stats(report) for name, report in sorted(tally.types.items())}))
+
+    @router.get("/metrics")
+    async def metrics(request: Request) -> Response:
+        return Response(exposition.render(await whole_tally()), media_type=MEDIA_TYPE)

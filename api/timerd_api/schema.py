@@ -1,0 +1,347 @@
+"""Schema: the shapes on the wire, as structs. The contract served at /openapi.json is made from them.
+
+Values only. What a decoder can check by itself (which members there are, of which type, in which range) is checked by
+being declared here; what takes a look at the engine or at two members at once is checked where it is used. Members of
+an answer that may be absent are UNSET, which is another thing than null.
+"""
+
+from typing import Annotated, Final, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, Raw, UnsetType
+
+from timerd.engine.timer import MAX_GENERATION
+
+ITEMS_MAX: Final = 10_000
+PAGE_SIZE_MAX: Final = 1_000
+PAGE_SIZE: Final = 100
+
+Id = Annotated[str, Meta(min_length=1, max_length=256, description="1 to 256 bytes of UTF-8, no control characters")]
+TypeName = Annotated[str, Meta(description="[a-z][a-z0-9_.-]{0,63}")]
+Instant = Annotated[str, Meta(description="RFC 3339, UTC, milliseconds", examples=["2026-11-30T08:00:00.123Z"])]
+FireAt = Annotated[int | str, Meta(description="RFC 3339 with an offset, or an integer of Unix milliseconds")]
+Duration = Annotated[
+    float | str, Meta(description="250ms, 10s, 5m, 36h, 60d, or a number of seconds", examples=["10s", 0.25])
+]
+Generation = Annotated[int, Meta(ge=0, lt=MAX_GENERATION)]
+Mode = Literal["replace", "earliest", "latest", "keep"]
+Payload = Annotated[Raw, Meta(description="any JSON; handed on unchanged")]
+TimerState = Literal["armed", "due", "in_flight", "retrying", "paused", "dead"]
+ArmStatus = Literal["created", "moved", "unchanged", "kept", "conflict"]
+
+
+# ---- arms
+
+
+class ArmBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One timer to arm, its id being in the path. Exactly one of `fire_at` and `delay` is given."""
+
+    type: str
+    fire_at: FireAt | UnsetType = UNSET
+    delay: Duration | UnsetType = UNSET
+    payload: Payload | UnsetType = UNSET
+    mode: Mode = "replace"
+    if_generation: Generation | UnsetType = UNSET
+
+
+class ArmItem(ArmBody, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One timer to arm. Exactly one of `fire_at` and `delay` is given."""
+
+    id: Id
+
+
+class ArmRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Timers to arm, all or none."""
+
+    timers: Annotated[list[ArmItem], Meta(min_length=1, max_length=ITEMS_MAX)]
+
+
+class PlainItem(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """What most items are. It decodes faster than `ArmItem` and leaves less to check."""
+
+    id: Id
+    type: str
+    fire_at: int | str
+    payload: Raw = Raw(b"")
+
+
+class PlainRequest(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """An `ArmRequest` of plain items."""
+
+    timers: Annotated[list[PlainItem], Meta(min_length=1, max_length=ITEMS_MAX)]
+
+
+class RawRequest(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """An `ArmRequest` whose items are still to be looked at one by one."""
+
+    timers: Annotated[list[Raw], Meta(min_length=1, max_length=ITEMS_MAX)]
+
+
+class ArmResultItem(msgspec.Struct, omit_defaults=True, gc=False):
+    """What became of one item. `generation` and `fire_at` are those that stand now; 0 and null where nothing stands."""
+
+    id: Id
+    status: ArmStatus
+    generation: int
+    fire_at: Instant | None
+    previous_fire_at: Instant | UnsetType = UNSET
+
+
+class ArmAnswer(msgspec.Struct, omit_defaults=True):
+    """`armed` = created + moved. `results` is in the order of the request."""
+
+    now: Instant
+    armed: int
+    conflicts: int
+    results: list[ArmResultItem] | UnsetType = UNSET
+
+
+# ---- timers
+
+
+class TimerItem(msgspec.Struct, omit_defaults=True):
+    """A timer as it is shown."""
+
+    id: Id
+    type: TypeName
+    state: TimerState
+    fire_at: Instant
+    generation: int
+    attempt: int
+    created_at: Instant
+    updated_at: Instant
+    shard: int
+    payload: Payload | UnsetType = UNSET
+    last_error: str | UnsetType = UNSET
+    next_attempt_at: Instant | UnsetType = UNSET
+
+
+class TimerPage(msgspec.Struct, omit_defaults=True):
+    """Some timers, and where to go on."""
+
+    timers: list[TimerItem]
+    next_page_token: str | UnsetType = UNSET
+
+
+class DeleteAnswer(msgspec.Struct):
+    """`in_flight`: a delivery of this generation is on its way, and ends without retry or re-arm."""
+
+    id: Id
+    generation: int
+    in_flight: bool
+
+
+class CancelRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Ids to cancel."""
+
+    ids: Annotated[list[str], Meta(min_length=1, max_length=ITEMS_MAX)]
+
+
+class CancelItem(msgspec.Struct):
+    """What became of one id."""
+
+    id: Id
+    status: Literal["cancelled", "not_found"]
+    in_flight: bool
+
+
+class CancelAnswer(msgspec.Struct):
+    """`results` is in the order of the request."""
+
+    cancelled: int
+    results: list[CancelItem]
+
+
+class NoBody(msgspec.Struct, forbid_unknown_fields=True):
+    """A call that takes nothing; an empty object is as good as no body."""
+
+
+# ---- types
+
+
+class RetryBody(msgspec.Struct, forbid_unknown_fields=True):
+    """How failed timers are tried again. `max_attempts` 0 = no limit."""
+
+    max_attempts: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
+    min_backoff: Duration = "1s"
+    max_backoff: Duration = "5m"
+    multiplier: Annotated[float, Meta(ge=1, le=100)] = 2
+    jitter: Annotated[float, Meta(ge=0, le=1)] = 0.2
+
+
+class MisfireBody(msgspec.Struct, forbid_unknown_fields=True):
+    """What becomes of timers that are overdue by more than `grace`."""
+
+    policy: Literal["fire", "drop", "coalesce"] = "fire"
+    grace: Duration = "1m"
+    max_per_second: Annotated[float, Meta(gt=0)] | None = None
+
+
+class TypeBody(msgspec.Struct, forbid_unknown_fields=True):
+    """A timer type. What is left out takes its default; secrets that are left out stay."""
+
+    url: Annotated[str, Meta(max_length=2048)] | UnsetType = UNSET
+    kind: Literal["processor", "callback"] = "processor"
+    batch_size: Annotated[int, Meta(ge=1, le=10_000)] = 800
+    max_lag: Duration = "10s"
+    request_timeout: Duration = "30s"
+    max_in_flight: Annotated[int, Meta(ge=1, le=10_000)] = 16
+    max_per_second: Annotated[float, Meta(gt=0)] | None = None
+    retry: RetryBody = msgspec.field(default_factory=RetryBody)
+    misfire: MisfireBody = msgspec.field(default_factory=MisfireBody)
+    signing_secrets: Annotated[list[str], Meta(max_length=10)] | UnsetType = UNSET
+    headers: Annotated[dict[str, str], Meta(max_length=64)] = msgspec.field(default_factory=dict)
+    state: Literal["active", "paused"] = "active"
+
+
+class RetryItem(msgspec.Struct):
+    max_attempts: int
+    min_backoff: str
+    max_backoff: str
+    multiplier: float
+    jitter: float
+
+
+class MisfireItem(msgspec.Struct):
+    policy: str
+    grace: str
+    max_per_second: float | None
+
+
+class TypeItem(msgspec.Struct):
+    """A timer type as it is shown: secrets as hints, header values masked."""
+
+    name: TypeName
+    url: str
+    kind: str
+    batch_size: int
+    max_lag: str
+    request_timeout: str
+    max_in_flight: int
+    max_per_second: float | None
+    retry: RetryItem
+    misfire: MisfireItem
+    signing_secrets: list[str]
+    headers: dict[str, str]
+    state: Literal["active", "paused"]
+
+
+class TypeList(msgspec.Struct):
+    """All types, by name."""
+
+    types: list[TypeItem]
+
+
+# ---- dead letters
+
+
+class DeadLetter(msgspec.Struct, omit_defaults=True):
+    """A timer that was given up."""
+
+    id: Id
+    type: TypeName
+    generation: int
+    fire_at: Instant
+    attempts: int
+    last_error: str
+    died_at: Instant
+    payload: Payload | UnsetType = UNSET
+
+
+class DeadLetterPage(msgspec.Struct, omit_defaults=True):
+    """Some dead letters, and where to go on."""
+
+    dead_letters: list[DeadLetter]
+    next_page_token: str | UnsetType = UNSET
+
+
+class DeadLetterRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Which dead letters: these ids, or all of a type. Exactly one of the two is given."""
+
+    ids: Annotated[list[str], Meta(min_length=1, max_length=ITEMS_MAX)] | UnsetType = UNSET
+    type: str | UnsetType = UNSET
+
+
+class ReplayAnswer(msgspec.Struct):
+    replayed: int
+
+
+class PurgeAnswer(msgspec.Struct):
+    purged: int
+
+
+# ---- the service
+
+
+class Health(msgspec.Struct):
+    status: Literal["ok"] = "ok"
+
+
+class Readiness(msgspec.Struct, omit_defaults=True):
+    status: Literal["ready", "unready"]
+    reason: str | UnsetType = UNSET
+
+
+class StatusItem(msgspec.Struct):
+    """The node as it is. `timers` counts by state."""
+
+    version: str
+    durability: str
+    now: Instant
+    uptime_s: float
+    node: str
+    timers: dict[str, int]
+    oldest_due_at: Instant | None
+    log_live_bytes: int
+    log_disk_bytes: int
+    ring_version: int
+
+
+class ShardItem(msgspec.Struct):
+    id: int
+    owner: str
+    epoch: int
+    timers: int
+    capacity: int
+    utilisation: float
+    in_flight: int
+
+
+class ShardList(msgspec.Struct):
+    shards: list[ShardItem]
+
+
+class LagItem(msgspec.Struct):
+    """Milliseconds from due to the start of delivery, over the last minute; null when nothing was delivered."""
+
+    p50_ms: float | None
+    p99_ms: float | None
+    max_ms: float | None
+
+
+class TypeStats(msgspec.Struct):
+    """A type's counts since the data directory began; batches since the process did."""
+
+    armed: int
+    replaced: int
+    cancelled: int
+    fired: int
+    superseded: int
+    retried: int
+    dead: int
+    revived: int
+    purged: int
+    dropped: dict[str, int]
+    live: int
+    in_flight: int
+    retrying: int
+    dead_letters: int
+    batches: int
+    mean_batch_size: float
+    unnamed: int
+    breaker: Literal["closed", "open"]
+    lag: LagItem
+
+
+class Stats(msgspec.Struct):
+    types: dict[str, TypeStats]
