@@ -1,0 +1,302 @@
+"""The dispatcher: one object a node that turns what shards have ready into batches, and outcomes into settlements.
+
+It owns what belongs to a type and not to a shard (a `Flow` each) and the batches that are open. Pure, like a shard:
+events come in as calls, what to do comes out of `commands`, and time is an argument. It never looks at a timer but to
+hand it on; its work grows with batches, not with timers.
+
+A batch's life: Take to each shard that gives a part -> Taken from each -> Post -> an outcome -> Settle to each ->
+Settled from each. Its slot is taken from the first Take to the last Settled, so what is in flight is bounded and a
+freed slot means a durable outcome. Every Take is followed by exactly one Settle, an empty part's too.
+
+What a failure makes of the members (ADR 3, ADR 4):
+- it says nothing about them (a down target, Retry-After, 410): they stay whole, and it does not count;
+- it may be one of them: they travel in half the size next time; it counts when there is only one.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from timerd.engine.answer import Accepted, Failed, Outcome
+from timerd.engine.backoff import backoff_ms, draw_jitter
+from timerd.engine.batch import Batch
+from timerd.engine.effect import Ready, Settled, Taken
+from timerd.engine.flow import Choice, Flow
+from timerd.engine.message import Settle, Take, WholeFailure
+from timerd.engine.now import Now
+from timerd.engine.timer import RetryPolicy, Timer, TimerType
+
+
+class SendTake(NamedTuple):
+    """Send this to that shard."""
+
+    shard: int
+    message: Take
+
+
+class SendSettle(NamedTuple):
+    """Send this to that shard."""
+
+    shard: int
+    message: Settle
+
+
+class Post(NamedTuple):
+    """Deliver this batch now; call `answered` with its number when that has ended."""
+
+    batch: Batch
+
+
+class PauseType(NamedTuple):
+    """Pause the type and say why. The dispatcher sends it nothing until `set_types` is called."""
+
+    name: str
+    reason: str
+
+
+Command = SendTake | SendSettle | Post | PauseType
+
+
+class FlowStats(NamedTuple):
+    """What a type's flow has come to since the process began, and how it is."""
+
+    batches: int
+    """POSTs."""
+    batch_timers: int
+    """Timers in them."""
+    unnamed: int
+    """Results for ids that were not in the batch."""
+    open_batches: int
+    breaker_open: bool
+
+
+class _Open:
+    """A batch under way."""
+
+    def __init__(self, flow: Flow, choice: Choice) -> None:
+        self.flow = flow
+        self.limit = choice.limit
+        self.whole = choice.whole
+        self.asked = dict(choice.takes)
+        self.awaited = set(self.asked)
+        """Shards whose Taken, and later whose Settled, is still to come."""
+        self.timers: list[Timer] = []
+        self.flagged: frozenset[str] = frozenset()
+        self.tried_at = 0
+        self.posted = False
+        self.settling = False
+
+
+class _Counts:
+    def __init__(self) -> None:
+        self.batches = 0
+        self.batch_timers = 0
+        self.unnamed = 0
+
+
+class Dispatcher:
+    """See the module. Call `commands` after events and at `wake_at`; it is the only place where batches begin."""
+
+    def __init__(self) -> None:
+        self._flows: dict[str, Flow] = {}
+        self._counts: dict[str, _Counts] = {}
+        self._open: dict[int, _Open] = {}
+        self._last_batch_no = 0
+        self._out: list[Command] = []
+        self._changed: dict[str, None] = {}  # flows to look at; a dict, so that their order is that of the events
+        self._types: Mapping[str, TimerType] | None = None
+        self._draining = False
+
+    # ---- events
+
+    def set_types(self, types: Mapping[str, TimerType]) -> None:
+        """All types as they are now. A type that is missing or paused waits; its open batches end as usual."""
+        self._types = dict(types)
+
+    def ready(self, ready: Ready) -> None:
+        """A shard has said what it has of a lane."""
+        self._flow(ready.type).report(ready)
+
+    def taken(self, taken: Taken) -> None:
+        """A shard has handed out its part of a batch."""
+        batch = self._open[taken.batch_no]
+        batch.awaited.remove(taken.shard)
+        batch.flow.receive(batch.limit, taken.shard, batch.asked[taken.shard], len(taken.timers))
+        self._changed[batch.flow.name] = None
+        if taken.timers:
+            batch.timers = batch.timers + taken.timers if batch.timers else taken.timers
+            batch.flagged |= taken.flagged
+            if taken.tried_at:
+                batch.tried_at = min(batch.tried_at, taken.tried_at) if batch.tried_at else taken.tried_at
+        if not batch.awaited:
+            self._complete(taken.batch_no, batch)
+
+    def answered(self, now: Now, batch_no: int, outcome: Outcome, random: float) -> None:
+        """The delivery of a batch has ended. `random`, of [0, 1), is what its gap is drawn with."""
+        batch = self._open[batch_no]
+        assert batch.posted, "an answer to a batch that was not posted"
+        assert not batch.settling, "two answers to a batch"
+        policy = batch.flow.type.retry if batch.flow.type else RetryPolicy()
+        jitter = draw_jitter(policy, random)
+        if isinstance(outcome, Accepted):
+            batch.flow.breaker.succeed(now.boot_ms)
+            self._counts[batch.flow.name].unnamed += outcome.unnamed
+            settle = Settle(batch_no, jitter, outcome.results)
+        else:
+            settle = Settle(batch_no, jitter, failure=self._judge(now, batch_no, batch, outcome, policy, jitter))
+        self._settle(batch, settle)
+
+    def emptied(self, batch_no: int) -> None:
+        """Nothing of a posted batch is left to deliver (its payloads are lost); it was not sent."""
+        batch = self._open[batch_no]
+        batch.flow.breaker.drop_probe(batch_no)
+        self._settle(batch, Settle(batch_no))
+
+    def settled(self, settled: Settled) -> None:
+        """A shard's part of a batch is settled and durable."""
+        batch = self._open[settled.batch_no]
+        assert batch.settling, "settled without a Settle"
+        batch.awaited.remove(settled.shard)
+        if not batch.awaited:
+            del self._open[settled.batch_no]
+            batch.flow.open.remove(settled.batch_no)
+            self._changed[batch.flow.name] = None
+
+    def drain(self) -> None:
+        """Begin no more batches. Those that are open end as usual, and `idle` says when."""
+        self._draining = True
+
+    # ---- what follows
+
+    def commands(self, now: Now) -> list[Command]:
+        """Everything to do now, in order; each command is given once."""
+        if self._types is not None:
+            self._apply_types(now)
+        due = [name for name, flow in self._flows.items() if name not in self._changed and _is_due(flow, now)]
+        names, self._changed = [*self._changed, *due], {}
+        for name in names:
+            flow = self._flows[name]
+            while not self._draining and (choice := flow.choose(now)) is not None:
+                self._take(now, flow, choice)
+            if flow.idle:
+                del self._flows[name]
+        out, self._out = self._out, []
+        return out
+
+    def wake_at(self) -> tuple[int | None, int | None]:
+        """(wall ms, boot ms) at the earlier of which to call `commands` though nothing happens. None: never.
+
+        As of the last `commands`; while an event waits for one, (None, 0), which has passed.
+        """
+        if self._out or self._changed or self._types is not None:
+            return None, 0
+        wakes = [(None, None) if self._draining else flow.wake for flow in self._flows.values()]
+        walls = [wall for wall, _ in wakes if wall is not None]
+        boots = [boot for _, boot in wakes if boot is not None]
+        return min(walls, default=None), min(boots, default=None)
+
+    def idle(self) -> bool:
+        """Whether no batch is open and no command waits to be fetched."""
+        return not self._open and not self._out
+
+    def open_batches(self) -> int:
+        """How many batches hold a slot."""
+        return len(self._open)
+
+    def stats(self) -> dict[str, FlowStats]:
+        """By type, for every type that is known or has had something ready."""
+        found = {}
+        for name, counts in self._counts.items():
+            flow = self._flows.get(name)
+            found[name] = FlowStats(
+                counts.batches,
+                counts.batch_timers,
+                counts.unnamed,
+                len(flow.open) if flow else 0,
+                flow.breaker.open if flow else False,
+            )
+        return found
+
+    # ---- steps
+
+    def _flow(self, name: str) -> Flow:
+        flow = self._flows.get(name)
+        if flow is None:
+            flow = self._flows[name] = Flow(name)
+            self._counts.setdefault(name, _Counts())
+        self._changed[name] = None
+        return flow
+
+    def _apply_types(self, now: Now) -> None:
+        types, self._types = self._types or {}, None
+        for name in {**types, **self._flows}:
+            self._flow(name).set_type(types.get(name), now.boot_ms)
+
+    def _take(self, now: Now, flow: Flow, choice: Choice) -> None:
+        self._last_batch_no += 1
+        batch_no = self._last_batch_no
+        flow.ask(choice)
+        flow.open.add(batch_no)
+        if flow.breaker.open:
+            flow.note_probe(choice, batch_no, now.boot_ms)
+        self._open[batch_no] = _Open(flow, choice)
+        self._out += [SendTake(shard, Take(batch_no, flow.name, choice.limit, count)) for shard, count in choice.takes]
+
+    def _complete(self, batch_no: int, batch: _Open) -> None:
+        """All parts have come."""
+        if batch.timers and batch.flow.type is not None:
+            batch.posted = True
+            counts = self._counts[batch.flow.name]
+            counts.batches += 1
+            counts.batch_timers += len(batch.timers)
+            name = batch.flow.name
+            self._out.append(Post(Batch(batch_no, name, batch.timers, batch.flagged, batch.tried_at, batch.whole)))
+            return
+        # Nothing was there any more, or nowhere to send it to: the type went while the takes were under way.
+        batch.flow.breaker.drop_probe(batch_no)
+        failure = WholeFailure("the type was removed", RetryPolicy().min_backoff_ms, batch.whole)
+        self._settle(batch, Settle(batch_no, failure=failure if batch.timers else None))
+
+    def _settle(self, batch: _Open, settle: Settle) -> None:
+        batch.settling = True
+        batch.awaited = set(batch.asked)
+        self._out += [SendSettle(shard, settle) for shard in batch.asked]
+        self._changed[batch.flow.name] = None
+
+    def _judge(
+        self, now: Now, batch_no: int, batch: _Open, failed: Failed, policy: RetryPolicy, jitter: float
+    ) -> WholeFailure:
+        """What a failure of the whole batch makes of its members, and tell the flow what it says of the target."""
+        flow, breaker = batch.flow, batch.flow.breaker
+        gap_ms = max(1, round(policy.min_backoff_ms * jitter))
+        alone = batch.timers[0] if len(batch.timers) == 1 else None
+        if failed.suspect:
+            breaker.suspect(batch_no, alone.id if alone else None, policy, now.boot_ms, jitter)
+        if failed.retry_after_ms is not None:
+            until = now.boot_ms + failed.retry_after_ms
+            flow.hold(until)
+            breaker.drop_probe(batch_no, until)
+            return WholeFailure(failed.error, max(gap_ms, failed.retry_after_ms), batch.whole)
+        if failed.gone:
+            breaker.hear()
+            flow.gone = True
+            self._out.append(PauseType(flow.name, failed.error))
+            return WholeFailure(failed.error, gap_ms, batch.whole)
+        if failed.suspect:
+            # Where the target has answered others since these failed before, and is not taken to be down, it is one of
+            # these. Else nobody knows, and it costs them nothing.
+            if breaker.open or not 0 < batch.tried_at <= breaker.succeeded_at:
+                if alone and alone.failure and not breaker.open:
+                    # No probe spaces out the tries of a timer that is the only one to fail.
+                    gap_ms = max(1, round(backoff_ms(policy, alone.failure.attempts + 1) * jitter))
+                return WholeFailure(failed.error, gap_ms, batch.whole, unknown=failed.unknown)
+        else:
+            breaker.hear()
+        half = max(1, min(batch.whole, len(batch.timers)) // 2)
+        bury = alone is not None and failed.no_retry
+        counted = alone is not None and not bury
+        return WholeFailure(failed.error, gap_ms, half, counted=counted, unknown=failed.unknown, bury=bury)
+
+
+def _is_due(flow: Flow, now: Now) -> bool:
+    wall, boot = flow.wake
+    return (wall is not None and wall <= now.wall_ms) or (boot is not None and boot <= now.boot_ms)

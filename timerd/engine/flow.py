@@ -1,0 +1,211 @@
+"""One type's flow: what is ready of it in all shards, and whether, when and how much of it may leave.
+
+A flow knows counts, never timers: its work does not grow with how much is due. It decides one batch at a time and is
+asked again after every event; the dispatcher does the bookkeeping of the batches that are open.
+
+Invariants
+1. A batch is from one lane. Lanes are (type, limit): limit 0 are first attempts, any other the retries that may travel
+   in batches of at most that size. So retries never share a batch with first attempts.
+2. Nothing is chosen unless it may leave now: slot, rate, breaker, pause and Retry-After are asked first, and there is
+   no queue behind a choice.
+3. `wake` is never later than the first moment at which time alone changes the choice.
+"""
+
+from typing import Final, NamedTuple
+
+from timerd.engine.breaker import Breaker
+from timerd.engine.effect import Ready
+from timerd.engine.now import Now
+from timerd.engine.rate import Rate
+from timerd.engine.timer import TimerType
+
+CLOSE_EARLY_MS_MAX: Final = 50  # a batch closes this much before max_lag is up: promise 3 has 250 ms for all the rest
+
+
+class Choice(NamedTuple):
+    """A batch that may leave now."""
+
+    limit: int
+    whole: int
+    """The largest batch that its members may travel in."""
+    takes: list[tuple[int, int]]
+    """(shard, how many)"""
+
+
+class Lane:
+    """What the shards have ready of one lane, by what each said last."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.reported: dict[int, Ready] = {}
+        self.asked: dict[int, int] = {}
+        """By shard: what Takes under way may still take of `reported`."""
+
+    def free(self, shard: int) -> int:
+        """How many more this shard can be asked for.
+
+        A Ready that was made before the shard saw a Take still counts what the Take is about to get, so takes under way
+        are subtracted from every Ready, until their Taken arrives.
+        """
+        return max(0, self.reported[shard].count - self.asked.get(shard, 0))
+
+    def total(self) -> int:
+        """How many can be asked for in all shards."""
+        return sum([self.free(shard) for shard in self.reported])
+
+    def urgent(self) -> bool:
+        """Whether somewhere one is ready that waits for no batch."""
+        return any(ready.urgent and self.free(shard) for shard, ready in self.reported.items())
+
+    def since(self) -> int | None:
+        """The longest wait, where it is known: a shard with a Take under way will say anew."""
+        return min(
+            (ready.since for shard, ready in self.reported.items() if ready.count and not self.asked.get(shard)),
+            default=None,
+        )
+
+    def last_try(self) -> int:
+        """Boot ms of the longest waiting retry's last attempt."""
+        return min((ready.since for shard, ready in self.reported.items() if self.free(shard)), default=0)
+
+    def split(self, count: int) -> list[tuple[int, int]]:
+        """Which shards give how many of `count`: urgent ones first, then those that have waited longest."""
+        takes = []
+        for shard, _ in sorted(self.reported.items(), key=lambda item: (not item[1].urgent, item[1].since, item[0])):
+            part = min(count, self.free(shard))
+            if part:
+                takes.append((shard, part))
+                count -= part
+        return takes
+
+
+class Flow:
+    """Of one type. `wake` = (wall ms, boot ms), each or both None: when to ask `choose` again without an event."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.type: TimerType | None = None
+        self.breaker = Breaker()
+        self.open: set[int] = set()
+        """The batches under way, one slot each."""
+        self.gone = False
+        """The target answered that it is gone; until the types are set again."""
+        self.wake: tuple[int | None, int | None] = (None, None)
+        self._lanes: dict[int, Lane] = {}
+        self._rate: Rate | None = None
+        self._held_until = 0
+        self._retries_next = False
+        self._first_probed_at = 0
+
+    def set_type(self, type: TimerType | None, boot_ms: int) -> None:
+        """Know the type as it is now; None: there is no such type, and its timers wait."""
+        self.type = type
+        self.gone = False
+        per_second = type.max_per_second if type else None
+        if per_second is None:
+            self._rate = None
+        elif self._rate is None or self._rate.per_second != per_second:
+            self._rate = Rate(per_second, boot_ms)
+
+    def report(self, ready: Ready) -> None:
+        """A shard says what it has of a lane."""
+        lane = self._lanes.setdefault(ready.limit, Lane(ready.limit))
+        lane.reported[ready.shard] = ready
+        self._tidy(lane, ready.shard)
+
+    def ask(self, choice: Choice) -> None:
+        """The choice is carried out: its takes are under way."""
+        lane = self._lanes[choice.limit]
+        for shard, count in choice.takes:
+            lane.asked[shard] = lane.asked.get(shard, 0) + count
+            if self._rate:
+                self._rate.spend(count)
+        self._retries_next = choice.limit == 0
+
+    def receive(self, limit: int, shard: int, asked: int, taken: int) -> None:
+        """A take has ended with this many."""
+        lane = self._lanes[limit]
+        lane.asked[shard] -= asked
+        self._tidy(lane, shard)
+        if self._rate:
+            self._rate.give_back(asked - taken)
+
+    def hold(self, until_boot_ms: int) -> None:
+        """Let nothing leave before then, as the target asked."""
+        self._held_until = max(self._held_until, until_boot_ms)
+
+    @property
+    def idle(self) -> bool:
+        """Whether the flow could be forgotten."""
+        return self.type is None and not self.open and not self._lanes
+
+    def choose(self, now: Now) -> Choice | None:
+        """The next batch that may leave now, or None until `wake` or the next event."""
+        self.wake = (None, None)
+        type = self.type
+        if type is None or self.gone or type.state != "active" or len(self.open) >= type.max_in_flight:
+            return None
+        first = self._lanes.get(0)
+        total = first.total() if first else 0
+        closes_at = self._closes_at(type, first, total) if first and total else None
+        if first is None or closes_at is None or closes_at > now.wall_ms:
+            if closes_at is not None:
+                self.wake = (closes_at, None)
+            first = None
+        retries = min(
+            (lane for limit, lane in self._lanes.items() if limit and lane.total()), key=Lane.last_try, default=None
+        )
+        lane = self._pick(first, retries)
+        if lane is None:
+            return None
+        if self.breaker.open and self.breaker.probe is not None:
+            return None
+        free_at = max(self._held_until, self.breaker.probe_at if self.breaker.open else 0)
+        whole = lane.limit or type.batch_size
+        count = min(lane.total(), whole, type.batch_size)
+        if self.breaker.open and self.breaker.probes_single:
+            count = 1
+        if self._rate:
+            count = min(count, self._rate.burst)
+            free_at = max(free_at, self._rate.free_at(count, now.boot_ms))
+        if free_at > now.boot_ms:
+            self.wake = (self.wake[0], free_at)
+            return None
+        return Choice(lane.limit, whole, lane.split(count))
+
+    def note_probe(self, choice: Choice, batch_no: int, boot_ms: int) -> None:
+        """The choice leaves while the breaker is open."""
+        self.breaker.send_probe(batch_no)
+        if choice.limit == 0:
+            self._first_probed_at = boot_ms
+
+    def _pick(self, first: Lane | None, retries: Lane | None) -> Lane | None:
+        """Which of the two kinds goes next.
+
+        In turns, so that neither starves for the slots or the rate; among the retries the one tried longest ago. A
+        probe goes to the longest ago of all, and first attempts, never tried, count as tried when one of them last was:
+        so a stream of them that hangs the target can't be the only probe for ever.
+        """
+        if first is None or retries is None:
+            return first or retries
+        if self.breaker.open:
+            return first if self._first_probed_at <= retries.last_try() else retries
+        return retries if self._retries_next else first
+
+    def _closes_at(self, type: TimerType, first: Lane, total: int) -> int | None:
+        """Unix ms at which the first attempts may leave as a batch."""
+        if total >= type.batch_size or first.urgent():
+            return 0
+        since = first.since()
+        if since is None:
+            return None
+        return since + type.max_lag_ms - min(CLOSE_EARLY_MS_MAX, type.max_lag_ms // 2)
+
+    def _tidy(self, lane: Lane, shard: int) -> None:
+        """Forget what says nothing, so that lanes don't pile up."""
+        if not lane.asked.get(shard):
+            lane.asked.pop(shard, None)
+            if shard in lane.reported and not lane.reported[shard].count:
+                del lane.reported[shard]
+        if not lane.reported and not lane.asked:
+            del self._lanes[lane.limit]

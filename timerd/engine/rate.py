@@ -1,0 +1,42 @@
+"""A type's `max_per_second`: a bucket of allowance that fills with boot time.
+
+It counts in millionths of a timer and whole milliseconds, so that what it grants, and the moment it names for the
+next grant, are exact: in any span of `t` seconds at most `rate * t + burst` timers pass.
+"""
+
+from typing import Final
+
+_UNIT: Final = 1_000_000  # millionths: a rate of one timer a second is 1,000 of them a millisecond
+BURST_S: Final = 0.1  # allowance that may be saved up: enough to send batches, too little to be felt as a storm
+
+
+class Rate:
+    """An allowance of `per_second` timers, full at first."""
+
+    def __init__(self, per_second: float, boot_ms: int) -> None:
+        self.per_second = per_second
+        self.burst = max(1, int(per_second * BURST_S))
+        """The largest grant, in timers."""
+        self._a_ms = max(1, round(per_second * _UNIT / 1000))
+        self._level = self.burst * _UNIT
+        self._at = boot_ms
+
+    def free_at(self, timers: int, boot_ms: int) -> int:
+        """Boot ms from which `timers` (at most `burst`) may pass if none do before."""
+        assert timers <= self.burst, "more than can ever be granted at once"
+        self._fill(boot_ms)
+        lacking = timers * _UNIT - self._level
+        return boot_ms if lacking <= 0 else boot_ms - (-lacking // self._a_ms)
+
+    def spend(self, timers: int) -> None:
+        """These are about to pass; `free_at` said that they may."""
+        self._level -= timers * _UNIT
+        assert self._level >= 0, "spent what was not granted"
+
+    def give_back(self, timers: int) -> None:
+        """These did not pass after all."""
+        self._level = min(self.burst * _UNIT, self._level + timers * _UNIT)
+
+    def _fill(self, boot_ms: int) -> None:
+        self._level = min(self.burst * _UNIT, self._level + (boot_ms - self._at) * self._a_ms)
+        self._at = boot_ms
