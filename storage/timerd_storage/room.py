@@ -1,0 +1,54 @@
+"""Room: how much of the disk must be in hand before more is accepted. Arithmetic only.
+
+What is in hand is the rest of the segment being written and the zero-filled spares behind it (for frames), and the
+blocks taken for bodies. Against it stand what was granted and is not written yet, the caller's reserve, and a cushion
+of one segment. Granted bytes count as used until an append that began after the grant has returned.
+"""
+
+from typing import Final
+
+_WASTE_BYTES_MAX: Final = 2 << 20  # what the largest usual frame leaves unused at a segment's end
+_BODY_OVERHEAD: Final = 1.6  # a body of 513 bytes with the longest id, heads included
+
+
+class Room:
+    """What is granted and reserved, in bytes."""
+
+    def __init__(self, segment_bytes: int, piece_bytes: int) -> None:
+        self.segment_bytes = segment_bytes
+        self._cushion = segment_bytes - piece_bytes  # with the piece that filling may overshoot: one segment
+        self._granted_frames = 0
+        self._granted_bodies = 0
+        self._leaving_frames = 0
+        self._leaving_bodies = 0
+        self._reserve = 0
+
+    def grant(self, frame_bytes: int, body_bytes: int) -> None:
+        """Count these as used."""
+        self._granted_frames += frame_bytes
+        self._granted_bodies += body_bytes
+
+    def reserve(self, length: int) -> None:
+        """Keep this much for what ends timers, from now on."""
+        self._reserve = length
+
+    def append_begins(self) -> None:
+        """What was granted so far leaves with the append that begins."""
+        self._leaving_frames = self._granted_frames
+        self._leaving_bodies = self._granted_bodies
+
+    def append_returned(self) -> None:
+        """It is written, or was never needed."""
+        self._granted_frames -= self._leaving_frames
+        self._granted_bodies -= self._leaving_bodies
+
+    def frames_wanted(self, more: int) -> int:
+        """Bytes of frames that must be in hand for `more` to be accepted."""
+        length = self._granted_frames + more + self._reserve
+        # Each segment crossed loses what its last frame did not fit into; the first such loss is the cushion's.
+        waste = min(self.segment_bytes // 2, _WASTE_BYTES_MAX)
+        return self._cushion + length * self.segment_bytes // (self.segment_bytes - waste)
+
+    def bodies_wanted(self, more: int) -> int:
+        """Bytes of bodies that must be in hand for `more` to be accepted."""
+        return int((self._granted_bodies + more) * _BODY_OVERHEAD)

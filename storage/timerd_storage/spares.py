@@ -1,0 +1,160 @@
+"""Spares: segment files filled with zeros ahead of their use. They are the log's reserved room.
+
+Zeros on disk are what makes an append cheap (a sync over them changes no metadata) and certain (their blocks are
+taken, so nobody who fills the disk can take them away). A file is filled in small pieces, each a worker job, so that
+an append never waits for longer than one piece.
+
+Invariants: spares are in the order of their numbers, without holes; all but the last are of full size; `filled`
+counts bytes that are on disk.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from timerd_storage import segment
+from timerd_storage.disk import NO_SPACE, Disk
+from timerd_storage.segment import HEADER_BYTES
+from timerd_storage.worker import Worker
+
+PIECE_BYTES_MAX: Final = 1 << 20  # written and synced in a few milliseconds
+_BLOCK: Final = 4096
+
+
+@dataclass
+class Spare:
+    """A segment to be."""
+
+    number: int
+    path: Path
+    file: int
+    filled: int
+
+
+class Spares:
+    """The spares of one log. `number` is the next file's, to be set before the first use."""
+
+    def __init__(self, directory: Path, disk: Disk, worker: Worker, segment_bytes: int) -> None:
+        self._directory = directory
+        self._disk = disk
+        self._worker = worker
+        self._segment_bytes = segment_bytes
+        self.number = 1
+        self._spares: list[Spare] = []
+        # One piece at a time; whoever takes a spare waits for the piece under way.
+        self._turn = asyncio.Lock()
+
+    @property
+    def piece_bytes(self) -> int:
+        """How much is filled in one go."""
+        return max(_BLOCK, min(PIECE_BYTES_MAX, self._segment_bytes // 16))
+
+    @property
+    def room(self) -> int:
+        """Bytes of frames that the spares can hold."""
+        return sum(max(0, spare.filled - HEADER_BYTES) for spare in self._spares)
+
+    @property
+    def disk_bytes(self) -> int:
+        """Bytes that the spares take on disk."""
+        return sum(spare.filled for spare in self._spares)
+
+    async def adopt(self, path: Path) -> None:
+        """Take over a spare of an earlier life. Its zeros are written anew: who knows which of them are on disk."""
+        file = await self._worker.run(_adopt, self._disk, path, self._segment_bytes)
+        self._spares.append(Spare(self.number, path, file, 0))
+        self.number += 1
+
+    async def add_piece(self) -> None:
+        """One piece more of room. Raises OSError; after one that says no space, it may be called again."""
+        async with self._turn:
+            await self._add_piece()
+
+    async def take(self, need: int) -> Spare:
+        """The next segment's file, with room for a frame of `need` bytes.
+
+        Raises OSError with `NO_SPACE` only when dropping the spares behind it has not made enough room either.
+        """
+        async with self._turn:
+            need = -(-(HEADER_BYTES + need) // _BLOCK) * _BLOCK
+            usual = self._segment_bytes - self.piece_bytes
+            while not self._spares or self._spares[0].filled < max(need, usual):
+                try:
+                    await self._extend_first(max(need, usual))
+                except OSError as error:
+                    if error.errno not in NO_SPACE:
+                        raise
+                    if self._spares and self._spares[0].filled >= need:
+                        break  # a short segment does
+                    if len(self._spares) < 2:
+                        raise
+                    await self._drop_last()
+            return self._spares.pop(0)
+
+    async def _add_piece(self) -> None:
+        if not self._spares or self._spares[-1].filled >= self._segment_bytes:
+            await self._create()
+        spare = self._spares[-1]
+        await self._fill(spare, min(spare.filled + self.piece_bytes, self._segment_bytes))
+
+    async def _extend_first(self, size: int) -> None:
+        if not self._spares:
+            await self._create()
+        spare = self._spares[0]
+        await self._fill(spare, min(spare.filled + self.piece_bytes, size))
+
+    async def _create(self) -> None:
+        path = self._directory / segment.name_of(self.number)
+        file = await self._worker.run(_create, self._disk, path)
+        self._spares.append(Spare(self.number, path, file, 0))
+        self.number += 1
+
+    async def _fill(self, spare: Spare, end: int) -> None:
+        await self._worker.run(_fill, self._disk, spare.file, spare.filled, end)
+        spare.filled = end
+
+    async def _drop_last(self) -> None:
+        spare = self._spares[-1]
+        await self._worker.run(_drop, self._disk, spare)
+        self._spares.pop()
+        self.number -= 1
+
+    def close(self) -> None:
+        """Close the files. For a worker job, with no other one under way."""
+        for spare in self._spares:
+            self._disk.close(spare.file)
+
+
+def _create(disk: Disk, path: Path) -> int:
+    file = disk.open(path, create=True)
+    try:
+        disk.sync_directory(path.parent)
+    except OSError:
+        # A full disk may say so here: leave no file behind that the next attempt would trip over.
+        disk.close(file)
+        disk.unlink(path)
+        raise
+    return file
+
+
+def _adopt(disk: Disk, path: Path, size: int) -> int:
+    file = disk.open(path)
+    if disk.size(file) > size:
+        disk.truncate(file, size)
+    return file
+
+
+def _fill(disk: Disk, file: int, start: int, end: int) -> None:
+    try:
+        disk.write(file, start, bytes(end - start))
+        disk.sync(file)
+    except OSError:
+        disk.truncate(file, start)  # half a piece is no room, and its blocks need not be on disk
+        raise
+
+
+def _drop(disk: Disk, spare: Spare) -> None:
+    disk.close(spare.file)
+    disk.unlink(spare.path)
+    disk.sync_directory(spare.path.parent)

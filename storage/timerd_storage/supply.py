@@ -1,0 +1,110 @@
+"""Supply: sees to it that the log has room in hand before more is accepted, and says when it has not.
+
+Room is made in the background, a piece at a time: spares for frames, blocks for bodies. A full disk is met here and
+nowhere else: what was granted or reserved is in hand already, so appends go on; grants are refused until an attempt,
+made at most every 0.2 s and only when somebody asks, finds space again.
+"""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from timerd_storage.bodies import Bodies
+from timerd_storage.disk import NO_SPACE, Disk
+from timerd_storage.room import Room
+from timerd_storage.spares import Spares
+
+_FILL_AGAIN_S: Final = 0.2  # soon enough for a caller that tries again, too seldom to spin
+_CLEARLY_FREE_SEGMENTS: Final = 4  # free space that no other process takes while a spare is being made
+
+
+class Supply:
+    """The room of one log. `rest` tells what the segment being written still holds."""
+
+    def __init__(
+        self, directory: Path, disk: Disk, spares: Spares, bodies: Bodies, room: Room, rest: Callable[[], int]
+    ) -> None:
+        self._directory = directory
+        self._disk = disk
+        self._spares = spares
+        self._bodies = bodies
+        self._room = room
+        self._rest = rest
+        self._filling: asyncio.Task[None] | None = None
+        self._starved = False  # the last attempt met a full disk
+        self._fill_after = 0.0  # on the loop's clock: no attempt before
+        self._stopped = True
+        self.failure: OSError | None = None
+        """A write or sync that failed for another reason than want of space: the log can't go on."""
+
+    def start(self) -> None:
+        """The log can be written from now on."""
+        self._stopped = False
+        self.refill()
+
+    async def stop(self) -> None:
+        """Return when nothing is being filled any more."""
+        self._stopped = True
+        if self._filling:
+            await self._filling
+
+    def grant(self, frame_bytes: int, body_bytes: int, reserve_bytes: int) -> bool:
+        """Take this much, or say that it can't be had now."""
+        self._room.reserve(reserve_bytes)
+        if not self._in_sight(frame_bytes, body_bytes):
+            self._fill(frame_bytes, body_bytes)
+            return False
+        self._room.grant(frame_bytes, body_bytes)
+        self.refill()
+        return True
+
+    def low(self) -> bool:
+        """Whether what is in hand and in sight is within the reserve."""
+        self.refill()
+        return not self._in_sight(0, 0)
+
+    def refill(self) -> None:
+        """Make what room is missing, unless the disk has just been found full."""
+        self._fill(0, 0)
+
+    def space_came_back(self) -> None:
+        """Something was deleted: the next attempt need not wait."""
+        self._fill_after = 0.0
+        self.refill()
+
+    def _missing_frames(self, more: int) -> int:
+        return max(0, self._room.frames_wanted(more) - self._rest() - self._spares.room)
+
+    def _missing_bodies(self, more: int) -> int:
+        return max(0, self._room.bodies_wanted(more) - self._bodies.room)
+
+    def _in_sight(self, frame_bytes: int, body_bytes: int) -> bool:
+        missing = self._missing_frames(frame_bytes) + self._missing_bodies(body_bytes)
+        if not missing:
+            return True
+        if self._starved:
+            return False
+        # A burst may outrun the filling; on a disk that has plenty nobody is to be refused for it.
+        return self._disk.space(self._directory).free >= missing + _CLEARLY_FREE_SEGMENTS * self._room.segment_bytes
+
+    def _fill(self, frame_bytes: int, body_bytes: int) -> None:
+        if self._stopped or self.failure or (self._filling and not self._filling.done()):
+            return
+        if self._missing_frames(frame_bytes) or self._missing_bodies(body_bytes) or self._bodies.full:
+            loop = asyncio.get_running_loop()
+            if loop.time() >= self._fill_after:
+                self._filling = loop.create_task(self._make_room(frame_bytes, body_bytes))
+
+    async def _make_room(self, frame_bytes: int, body_bytes: int) -> None:
+        try:
+            while not self._stopped and self._missing_frames(frame_bytes):
+                await self._spares.add_piece()
+            while not self._stopped and (self._missing_bodies(body_bytes) or self._bodies.full):
+                await self._bodies.prepare(self._spares.piece_bytes)
+            self._starved = False
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                self.failure = error
+            self._starved = True
+            self._fill_after = asyncio.get_running_loop().time() + _FILL_AGAIN_S
