@@ -1,0 +1,111 @@
+"""The catalogue on one machine: types and the ring table in SQLite, through aiosqlite.
+
+A type is a row of JSON: read whole, written whole, and a field that a later version adds has its default in older
+rows. Every change is one transaction, synced to disk before its call returns. SQLite does its own file work; nothing
+of it goes through `disk.py`.
+"""
+
+import sqlite3
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, Final
+
+import aiosqlite
+import msgspec
+
+from timerd.engine.errors import CatalogFull
+from timerd.engine.ring import RingTable
+from timerd.engine.timer import TimerType
+
+SCHEMA_VERSION: Final = 1
+_SCHEMA: Final = (
+    "CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
+    "CREATE TABLE IF NOT EXISTS types (name TEXT PRIMARY KEY, json BLOB NOT NULL) WITHOUT ROWID",
+    "CREATE TABLE IF NOT EXISTS ring (id INTEGER PRIMARY KEY CHECK (id = 1), json BLOB NOT NULL)",
+)
+# What a disk that takes no more says: no space at all, or in the middle of writing the journal or the file.
+_FULL_CODES: Final = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR})
+
+_type_decoder = msgspec.json.Decoder(TimerType)
+_ring_decoder = msgspec.json.Decoder(RingTable)
+
+
+class SqliteCatalog:
+    """Implements `timerd.ports.Catalog`. Made by `open`."""
+
+    def __init__(self, connection: aiosqlite.Connection) -> None:
+        self._connection = connection
+
+    @classmethod
+    async def open(cls, path: Path | str) -> "SqliteCatalog":
+        """Open or make the file. Raises CatalogFull, and sqlite3.Error when it is damaged or of a later version."""
+        connection = await aiosqlite.connect(path, isolation_level=None)
+        catalog = cls(connection)
+        try:
+            # A rollback journal needs no room that a reader could keep from being given back; changes are rare.
+            await connection.execute("PRAGMA journal_mode = DELETE")
+            await connection.execute("PRAGMA synchronous = FULL")
+            await catalog._prepare()
+        except BaseException:
+            await connection.close()
+            raise
+        return catalog
+
+    async def types(self) -> list[TimerType]:
+        """All types, by name."""
+        rows = await self._connection.execute_fetchall("SELECT json FROM types ORDER BY name")
+        return [_type_decoder.decode(row[0]) for row in rows]
+
+    async def put_type(self, type: TimerType) -> None:
+        """Add or replace a type."""
+        await self._write("INSERT OR REPLACE INTO types VALUES (?, ?)", type.name, msgspec.json.encode(type))
+
+    async def delete_type(self, name: str) -> None:
+        """Delete a type, if there is one of that name."""
+        await self._write("DELETE FROM types WHERE name = ?", name)
+
+    async def ring(self) -> RingTable | None:
+        """The ring table, or None before the first was put."""
+        rows = list(await self._connection.execute_fetchall("SELECT json FROM ring"))
+        return _ring_decoder.decode(rows[0][0]) if rows else None
+
+    async def put_ring(self, table: RingTable) -> None:
+        """Replace the ring table."""
+        await self._write("INSERT OR REPLACE INTO ring VALUES (1, ?)", msgspec.json.encode(table))
+
+    async def close(self) -> None:
+        """Let go of the file."""
+        await self._connection.close()
+
+    async def _prepare(self) -> None:
+        tables = list(await self._connection.execute_fetchall("SELECT name FROM sqlite_master WHERE name = 'meta'"))
+        if not tables:
+            await _full_is_full(self._create)
+        rows = list(await self._connection.execute_fetchall("SELECT value FROM meta WHERE name = 'schema'"))
+        version = int(rows[0][0]) if rows else 0
+        if version != SCHEMA_VERSION:
+            raise sqlite3.DatabaseError(f"catalogue of schema version {version}; this build reads {SCHEMA_VERSION}")
+
+    async def _create(self) -> None:
+        await self._connection.execute("BEGIN IMMEDIATE")
+        for statement in _SCHEMA:
+            await self._connection.execute(statement)
+        await self._connection.execute("INSERT INTO meta VALUES ('schema', ?)", (str(SCHEMA_VERSION),))
+        await self._connection.commit()
+
+    async def _write(self, statement: str, *values: Any) -> None:
+        async def write() -> None:
+            await self._connection.execute(statement, values)
+
+        await _full_is_full(write)
+
+
+async def _full_is_full(write: Callable[[], Awaitable[None]]) -> None:
+    """Raise CatalogFull for a write that SQLite gave up, and undid, for want of space or of a disk that takes it."""
+    try:
+        await write()
+    except sqlite3.OperationalError as error:
+        # The low byte is the primary code; what kind of I/O error it was is in the others.
+        if error.sqlite_errorcode & 0xFF in _FULL_CODES:
+            raise CatalogFull(str(error)) from error
+        raise
