@@ -1,0 +1,80 @@
+"""Between the contract's values and httpx's. The only module beside the two shells that knows httpx.
+
+The transports are used without httpx's client around them: redirects are never followed, proxies are never taken from
+the environment, cookies are never kept, and a request costs a third less. What a failure means for a write, that it
+may have been sent or can't have been, is decided here and nowhere else.
+"""
+
+from typing import Any, Final
+
+import httpx
+
+from timerd_client._coalesce import OPEN_MAX
+from timerd_client._exchange import Failed, Send
+from timerd_client._protocol import Reply
+from timerd_client._version import VERSION
+
+ANSWER_BYTES_MAX: Final = 64 << 20  # 1,000 timers of 64 KiB on a page
+# Below uvicorn's 5 s: a connection that the server closes while we write on it leaves a write's outcome open.
+KEEPALIVE_S: Final = 4.0
+LIMITS: Final = httpx.Limits(max_connections=OPEN_MAX, max_keepalive_connections=OPEN_MAX, keepalive_expiry=KEEPALIVE_S)
+NOT_SENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+
+
+class Wire:
+    """Builds httpx requests for one server and one key."""
+
+    def __init__(self, url: str, key: str | None) -> None:
+        base = httpx.URL(url)
+        if base.scheme not in ("http", "https") or not base.host or base.query or base.fragment:
+            raise ValueError(f"not the address of a server: {url!r}")
+        self._base = str(base).rstrip("/")
+        host = base.netloc
+        self._headers: list[tuple[bytes, bytes]] = [
+            (b"host", host),
+            (b"accept", b"application/json"),
+            (b"user-agent", f"timerd-client-python/{VERSION}".encode()),
+        ]
+        if key is not None:
+            if not key.isascii() or not key.isprintable() or " " in key:
+                raise ValueError("a key is printable ASCII without spaces")
+            self._headers.append((b"authorization", f"Bearer {key}".encode()))
+        self._urls: dict[str, httpx.URL] = {}
+
+    def request(self, send: Send, now: float) -> httpx.Request:
+        path = send.request.path
+        url = self._urls.get(path) or httpx.URL(self._base + path)
+        if path in ("/v1/timers", "/v1/timers:cancel"):  # parsing an address costs as much as sending one
+            self._urls[path] = url
+        headers = self._headers
+        if send.request.body:
+            headers = [*headers, (b"content-type", b"application/json")]
+        if send.expires is not None:
+            headers = [*headers, (b"timerd-expires", send.expires.encode())]
+        left = max(0.001, send.until - now)
+        timeouts: dict[str, Any] = {"connect": left, "read": left, "write": left, "pool": left}
+        return httpx.Request(
+            send.request.method,
+            url,
+            headers=[*headers, (b"content-length", str(len(send.request.body)).encode())],
+            content=send.request.body,
+            extensions={"timeout": timeouts},
+        )
+
+
+def failed(error: httpx.TransportError | httpx.StreamError, at: float) -> Failed:
+    return Failed(not isinstance(error, NOT_SENT), f"{type(error).__name__}: {error}", at)
+
+
+def too_late(at: float) -> Failed:
+    """The answer trickles in and its time is up: httpx bounds each read, not all of them."""
+    return Failed(True, "the answer did not end in time", at)
+
+
+def too_large(at: float) -> Failed:
+    return Failed(True, "the answer has no end", at)
+
+
+def replied(response: httpx.Response, chunks: list[bytes], at: float) -> Reply:
+    headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in response.headers.raw}
+    return Reply(response.status_code, headers, b"".join(chunks), at)
