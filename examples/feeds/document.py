@@ -63,7 +63,7 @@ def parse(data: bytes, charset: str | None = None) -> Element:
     parser.EntityDeclHandler = lambda *_: _refuse_entities()
     try:
         parser.Parse(decode(data, charset), True)
-    except expat.ExpatError as error:
+    except (expat.ExpatError, UnicodeEncodeError) as error:
         raise BadDocument(f"not well-formed XML: {error}") from error
     return builder.close()
 
@@ -84,7 +84,7 @@ def _decode_as(data: bytes, encoding: str) -> str:
     for candidate in (encoding, "utf-8", "cp1252"):
         try:
             return data.decode(candidate)
-        except (UnicodeDecodeError, LookupError):
+        except (ValueError, LookupError):  # Some codecs fail in ways of their own, all of them ValueErrors.
             continue
     return data.decode("cp1252", "replace")
 

@@ -23,6 +23,8 @@ ACCEPT = "application/atom+xml, application/rss+xml, application/xml;q=0.9, text
 REDIRECTS_MAX = 5
 BYTES_INLINE_MAX = 256 << 10
 """Reading so much XML takes about 50 ms; what is larger would hold up the other polls and goes to a thread."""
+VALIDATOR_CHARACTERS_MAX = 512
+ERROR_CHARACTERS_MAX = 200
 
 
 class Result(NamedTuple):
@@ -94,7 +96,7 @@ class Poller:
                     found = feed.read(body, answer.charset)
             except BadDocument as error:
                 return _failed(claimed, 200, str(error))
-            etag, last_modified = answer.headers.get("ETag"), answer.headers.get("Last-Modified")
+            etag, last_modified = (_validator(answer.headers.get(name)) for name in ("ETag", "Last-Modified"))
             return Result(200, None, etag, last_modified, found.title, found.entries)
 
 
@@ -119,5 +121,11 @@ async def _read(answer: aiohttp.ClientResponse) -> bytes:
     return bytes(body)
 
 
+def _validator(value: str | None) -> str | None:
+    """A header that can be stored and sent back as it is. Raw bytes in headers become characters that can't."""
+    return value if value and value.isascii() and len(value) <= VALIDATOR_CHARACTERS_MAX else None
+
+
 def _failed(claimed: Claimed, status: int | None, error: str) -> Result:
-    return Result(status, error[:200], claimed.etag, claimed.last_modified, "", [])
+    text = error.encode(errors="replace").decode()[:ERROR_CHARACTERS_MAX]
+    return Result(status, text, claimed.etag, claimed.last_modified, "", [])

@@ -45,6 +45,7 @@ TABLE: list[tuple[str, str | bytes, str, str]] = [
     ("latin-1 said and done", titled("é", "ISO-8859-1", "latin-1"), "é", URL),
     ("windows text called utf-8", titled("é", "UTF-8", "cp1252"), "é", URL),
     ("an encoding of several bytes", titled("あ", "Shift_JIS", "shift_jis"), "あ", URL),
+    ("an encoding that always fails", titled("A", "undefined", "utf-8"), "A", URL),
     ("an encoding nobody knows", titled("A", "x-klingon", "utf-8"), "A", URL),
 ]
 

@@ -131,6 +131,22 @@ async def test_what_is_no_feed_fails_with_a_reason(handler: Handler, error: str)
         assert error in (result.error or "")
 
 
+@pytest.mark.parametrize("etag", [b'"\xff\xfe"', b'"' + b"x" * 600 + b'"', b""])
+async def test_a_validator_that_can_t_be_sent_back_is_not_kept(etag: bytes) -> None:
+    body = b"<rss><channel><title>t</title></channel></rss>"
+    head = b"HTTP/1.1 200 OK\r\nETag: " + etag + b"\r\nContent-Length: %d\r\n\r\n" % len(body)
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(head + body)
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server, Poller(5.0) as poller:
+        port = server.sockets[0].getsockname()[1]
+        result = await poller.poll(claimed(url=f"http://127.0.0.1:{port}/"))
+    assert (result.error, result.etag) == (None, None)
+
+
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1/", "http://nowhere.invalid/", "http://a..b/", "http://[::1/", ""])
 async def test_an_address_that_can_t_be_reached_is_a_failed_poll(url: str) -> None:
     async with Poller(5.0) as poller:
