@@ -198,6 +198,14 @@ class Dispatcher:
         """Whether no batch is open and no command waits to be fetched."""
         return not self._open and not self._out
 
+    def is_open(self, batch_no: int) -> bool:
+        """Whether the batch still holds its slot."""
+        return batch_no in self._open
+
+    def overdue(self, now: Now) -> str | None:
+        """A type of which something should leave now, and nothing is under way; None is what is always expected."""
+        return next((name for name, flow in self._flows.items() if flow.is_overdue(now)), None)
+
     def open_batches(self) -> int:
         """How many batches hold a slot."""
         return len(self._open)

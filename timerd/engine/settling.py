@@ -6,7 +6,7 @@ otherwise it is counted as superseded and changes nothing. Whatever can't be kep
 
 from collections.abc import Iterable, Mapping
 
-from timerd.engine import backoff
+from timerd.engine.backoff import backoff_ms
 from timerd.engine.draft import Draft
 from timerd.engine.effect import Settled, Taken
 from timerd.engine.message import BodyLost, ItemResult, Settle, Take, WholeFailure
@@ -140,7 +140,7 @@ def _count_failures(
         if policy.max_attempts and counted >= policy.max_attempts:
             buried.setdefault(error, []).append(timer.id)
         else:
-            gap_ms = backoff.gap_ms(policy, counted, jitter)
+            gap_ms = max(1, round(backoff_ms(policy, counted) * jitter))
             travel = min(limit, before.limit) if before.limit else limit
             again.setdefault((gap_ms, travel, error), []).append(timer.id)
     for error, ids in buried.items():

@@ -1,0 +1,145 @@
+"""A real `timerd serve` process on a free port, started, killed and started again by a test.
+
+async with Process(tmp_path / "data") as timerd:
+    await timerd.put_type("t", url=processor.url, max_lag="1s")
+    await timerd.arm([{"id": "a", "type": "t", "delay": 2}])
+    timerd.kill()
+    await timerd.start()
+"""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+READY_S = 60
+
+
+class Process:
+    """One data directory, and the process that has it, if any."""
+
+    def __init__(self, data: Path, *options: str, env: Mapping[str, str] | None = None) -> None:
+        self.data = data
+        self.options = options
+        self.env = dict(env or {})
+        self.process: asyncio.subprocess.Process | None = None
+        self.url = ""
+        self.stderr: list[str] = []
+        self._reader: asyncio.Task[None] | None = None
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> "Process":
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self.process is not None and self.process.returncode is None:
+            self.kill()
+            await self.process.wait()
+        if self._session is not None:
+            await self._session.close()
+        if self._reader is not None:
+            await self._reader
+
+    async def start(self) -> None:
+        """Start, and wait for the ready line. Raises AssertionError with what it printed if it ends instead."""
+        if self.process is not None:
+            await self.process.wait()
+        ready = await self.spawn()
+        assert await asyncio.wait_for(ready, READY_S), "".join(self.stderr[-40:])
+
+    async def spawn(self) -> "asyncio.Future[bool]":
+        """Start; the future says whether a ready line came before the end of stderr."""
+        self.process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "timerd", "serve", "--data", str(self.data), "--port", "0", *self.options,
+            env={**os.environ, "PYTHONUNBUFFERED": "1", **self.env}, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        ready: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._reader = asyncio.create_task(self._read(self.process, ready))
+        return ready
+
+    async def _read(self, process: asyncio.subprocess.Process, ready: "asyncio.Future[bool]") -> None:
+        assert process.stderr is not None
+        async for raw in process.stderr:
+            line = raw.decode(errors="replace")
+            self.stderr.append(line)
+            if line.startswith("timerd ready on "):
+                self.url = line.split()[-1]
+                if not ready.done():
+                    ready.set_result(True)
+        if not ready.done():
+            ready.set_result(False)
+
+    def kill(self) -> None:
+        """kill -9"""
+        self.signal(signal.SIGKILL)
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the process."""
+        assert self.process is not None
+        if self.process.returncode is None:
+            os.kill(self.process.pid, number)
+
+    async def wait(self, timeout_s: float = 60) -> int:
+        """The exit code."""
+        assert self.process is not None
+        return await asyncio.wait_for(self.process.wait(), timeout_s)
+
+    async def stop(self, timeout_s: float = 60) -> int:
+        """SIGTERM, and the exit code."""
+        self.signal(signal.SIGTERM)
+        return await self.wait(timeout_s)
+
+    # ---- requests
+
+    @property
+    def session(self) -> aiohttp.ClientSession:
+        """A session for requests of the test's own."""
+        if self._session is None:
+            self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
+        return self._session
+
+    async def request(self, method: str, path: str, body: Any = None, **options: Any) -> tuple[int, Any]:
+        """(status, decoded answer). `path` is sent as it is, percent-encoding included."""
+        from yarl import URL
+
+        if body is not None:
+            options["json"] = body
+        async with self.session.request(method, URL(self.url + path, encoded=True), **options) as answer:
+            if "json" in answer.headers.get("Content-Type", ""):
+                return answer.status, await answer.json(content_type=None)
+            return answer.status, await answer.text()
+
+    async def put_type(self, name: str, **fields: Any) -> None:
+        """Put a type, with max_lag 0 unless it is said."""
+        status, answer = await self.request("PUT", f"/v1/types/{name}", {"max_lag": 0, **fields})
+        assert status in (200, 201), answer
+
+    async def arm(self, timers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Arm, and be acknowledged."""
+        status, answer = await self.request("POST", "/v1/timers", {"timers": list(timers)})
+        assert status == 200, answer
+        return dict(answer)
+
+    async def get(self, id: str) -> dict[str, Any] | None:
+        """Read one timer; `id` percent-encoded as it must be in a path."""
+        status, answer = await self.request("GET", f"/v1/timers/{id}")
+        assert status in (200, 404), answer
+        return dict(answer) if status == 200 else None
+
+    async def list(self, query: str = "") -> list[dict[str, Any]]:
+        """All timers, page by page."""
+        found: list[dict[str, Any]] = []
+        token = ""
+        while True:
+            status, answer = await self.request("GET", f"/v1/timers?page_size=1000{query}{token}")
+            assert status == 200, answer
+            found += answer["timers"]
+            if "next_page_token" not in answer:
+                return found
+            token = f"&page_token={answer['next_page_token']}"

@@ -1,0 +1,86 @@
+"""From a log to a running node: replay, check, own.
+
+A start either has everything that was acknowledged, or refuses (`CorruptLog`, `WrongShards`, `WrongClock`).
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from timerd.clock import is_believable
+from timerd.engine.errors import CorruptLog
+from timerd.engine.now import Now
+from timerd.engine.replay import Replay
+from timerd.engine.ring import RingTable, build_table
+from timerd.engine.settings import Settings
+from timerd.engine.shard import Shard
+from timerd.node import Node
+from timerd.ports import Catalog, Clock, Deliver, Log
+
+SHARDS_DEFAULT: Final = 8
+
+log = structlog.get_logger()
+
+
+class WrongShards(Exception):
+    """The number of shards asked for is not the data directory's."""
+
+
+class WrongClock(Exception):
+    """The wall clock is beyond belief; generations taken from it would run out."""
+
+
+async def start(
+    settings: Settings,
+    log_port: Log,
+    catalog: Catalog,
+    clock: Clock,
+    deliver: Deliver,
+    random: Callable[[], float],
+) -> Node:
+    """Recover all shards from the log and take them up. The node takes turns when this returns."""
+    now = clock.now()
+    if not is_believable(now):
+        raise WrongClock("the wall clock is beyond the year 2200; set it before timerd starts")
+    table = await _ring(settings, catalog)
+    shards = await _recover(settings, table, log_port, now)
+    for shard in shards:
+        shard.own(clock.now())
+    node = Node(settings, shards, table, await catalog.types(), log_port, catalog, clock, deliver, random)
+    node.start()
+    return node
+
+
+async def _ring(settings: Settings, catalog: Catalog) -> RingTable:
+    """The table that the data directory began with, or a first one."""
+    table = await catalog.ring()
+    if table is None:
+        table = build_table(range(settings.shards or SHARDS_DEFAULT))
+        await catalog.put_ring(table)
+    elif settings.shards not in (None, len(table.shard_ids)):
+        raise WrongShards(
+            f"the data directory has {len(table.shard_ids)} shards and {settings.shards} are asked for; "
+            "their number is fixed when a data directory is made"
+        )
+    return table
+
+
+async def _recover(settings: Settings, table: RingTable, log_port: Log, now: Now) -> list[Shard]:
+    replays = {shard: Replay(shard, table.slots_of(shard), now) for shard in table.shard_ids}
+    frames = 0
+    async for frame in log_port.replay():
+        if frame.shard not in replays:
+            raise CorruptLog("the log", 0, f"a frame of shard {frame.shard}, which the ring table does not have")
+        replays[frame.shard].feed(frame.lsn, list(frame.records))
+        frames += 1
+    await log_port.check_bodies([place for replay in replays.values() for place in replay.live_bodies()])
+    kept = -(-settings.dead_letters_kept // len(replays))
+    shards = []
+    for replay in replays.values():
+        state = replay.finish()
+        if isinstance(state, str):
+            raise CorruptLog("the log", 0, state)
+        shards.append(Shard(state, kept))
+    log.info("recovered", frames=frames, timers=sum(shard.state.timers for shard in shards))
+    return shards

@@ -1,0 +1,90 @@
+"""What `timerd serve` can be told: flag over environment (`TIMERD_<NAME>`) over TOML file over default.
+
+One table of options makes the flags, the environment names and the keys of the file. Nothing else reads the
+environment.
+"""
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+
+class ConfigError(Exception):
+    """An option, or the file, is not as it must be; the message names it."""
+
+
+class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Everything a process is started with. Sizes in bytes, times in seconds."""
+
+    data: str = "timerd-data"
+    host: str = "127.0.0.1"
+    port: int = 8470
+    node: str = "timerd"
+    shards: int | None = None
+    grace: float = 30.0
+    api_key: str | None = None
+    insecure: bool = False
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    segment_bytes: int | None = None
+    max_body: int = 16 << 20
+    max_payload: int = 64 << 10
+    max_horizon: str = "3660d"
+    max_retry_after: str = "1h"
+    log_level: str = "info"
+    types: dict[str, dict[str, Any]] = {}
+    """Only in the file: types to put at start, by name, as in the contract."""
+
+
+_NOT_OPTIONS = {"types"}
+
+
+def option_names() -> list[str]:
+    """Every option that can be a flag or in the environment."""
+    return [field.name for field in msgspec.structs.fields(Config) if field.name not in _NOT_OPTIONS]
+
+
+def read_config(flags: Mapping[str, Any], environment: Mapping[str, str], file: str | None) -> Config:
+    """Put the three sources together. Raises ConfigError."""
+    values: dict[str, Any] = {}
+    if file is not None:
+        try:
+            values.update(tomllib.loads(Path(file).read_text()))
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise ConfigError(f"--config {file}: {error}") from None
+        values = {name.replace("-", "_"): value for name, value in values.items()}
+    for name in option_names():
+        if (value := environment.get(f"TIMERD_{name.upper()}")) not in (None, ""):
+            values[name] = value
+    values.update({name: value for name, value in flags.items() if value is not None})
+    try:
+        config = msgspec.convert(values, Config, strict=False)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"configuration: {error}") from None
+    return _checked(config)
+
+
+def _checked(config: Config) -> Config:
+    def refuse(name: str, why: str) -> None:
+        raise ConfigError(f"--{name.replace('_', '-')} {why}")
+
+    if not 0 <= config.port <= 65_535:
+        refuse("port", "must be 0 to 65535")
+    if config.shards is not None and not 1 <= config.shards <= 1_024:
+        refuse("shards", "must be 1 to 1024")
+    if config.grace < 0:
+        refuse("grace", "must not be negative")
+    if config.segment_bytes is not None and not 65_536 <= config.segment_bytes <= 1 << 30:
+        refuse("segment_bytes", "must be 64 KiB to 1 GiB")
+    if not 1_024 <= config.max_body <= 1 << 30:
+        refuse("max_body", "must be 1 KiB to 1 GiB")
+    if not 0 <= config.max_payload <= config.max_body:
+        refuse("max_payload", "must not be above --max-body")
+    if (config.tls_cert is None) != (config.tls_key is None):
+        refuse("tls_cert", "and --tls-key go together")
+    if not config.node:
+        refuse("node", "must not be empty")
+    return config

@@ -1,0 +1,268 @@
+"""Dispatch: carries out what the dispatcher decides. Takes and settlements go to the shards, batches to their targets.
+
+It adds what the pure part must not have: the HTTP attempt, bodies read from disk, randomness, signatures.
+A delivery is one task; its outcome comes back as an event of the dispatcher and leaves as a message to the shards, so
+that there is one way in which anything is ever decided.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+import structlog
+
+from timerd import __version__
+from timerd.engine.answer import Accepted, Failed, Limits, Outcome, read_answer
+from timerd.engine.batch import Batch, answer_bytes_max, batch_id, encode_body, plain_headers
+from timerd.engine.dispatcher import Dispatcher, PauseType, Post, SendSettle, SendTake
+from timerd.engine.effect import Effect, Ready, Settled, Taken
+from timerd.engine.message import BodyLost, ItemResult, Message
+from timerd.engine.now import Now
+from timerd.engine.ring import RingTable, slot_of
+from timerd.engine.settings import Settings
+from timerd.engine.timer import INLINE_PAYLOAD_BYTES, BodyRef, Timer, TimerType
+from timerd.lag import LagSamples
+from timerd.ports import Clock, Deliver, Log, Request
+from timerd.report import LagWindow
+from timerd.runner import Runner
+from timerd.signing import sign
+from timerd.upkeep import Upkeep
+
+STUCK_MS: Final = 60_000  # batches that could leave and don't for so long are a fault of ours
+REMOVED: Final = Failed("the type was removed", retry_after_ms=1_000)  # while a batch of it was being put together
+SETTLE_BYTES: Final = 32  # what an ended timer takes in a frame beside a re-arm's payload
+
+log = structlog.get_logger()
+
+
+class Dispatch:
+    """The deliveries of one node."""
+
+    def __init__(
+        self,
+        runner: Runner,
+        upkeep: Upkeep,
+        log: Log,
+        deliver: Deliver,
+        clock: Clock,
+        table: RingTable,
+        settings: Settings,
+        random: Callable[[], float],
+        pause: Callable[[str, str], None],
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        self._runner = runner
+        self._upkeep = upkeep
+        self._log = log
+        self._deliver = deliver
+        self._clock = clock
+        self._table = table
+        self._random = random
+        self._pause = pause
+        self._fail = fail
+        self._limits = Limits(settings.max_payload_bytes, settings.max_horizon_ms, settings.max_retry_after_ms)
+        self._dispatcher = Dispatcher()
+        self._types: Mapping[str, TimerType] = {}
+        self._lags: dict[str, LagSamples] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._placed: dict[int, Counter[int]] = {}  # batch_no -> body segments of its answer's re-arms
+        self._idle = asyncio.Event()
+        self._overdue_since: int | None = None
+
+    # ---- what the runner calls
+
+    def on_effects(self, now: Now, effects: Sequence[Effect]) -> int | None:
+        """Tell the dispatcher what has become durable, and do what it wants now. The ms until it wants to go on."""
+        dispatcher = self._dispatcher
+        for effect in effects:
+            if isinstance(effect, Ready):
+                dispatcher.ready(effect)
+            elif isinstance(effect, Taken):
+                dispatcher.taken(effect)
+            elif isinstance(effect, Settled):
+                dispatcher.settled(effect)
+                if effect.batch_no in self._placed and not dispatcher.is_open(effect.batch_no):
+                    self._upkeep.placing.subtract(self._placed.pop(effect.batch_no))
+        self._pump(now)
+        if dispatcher.idle():
+            self._idle.set()
+        wall, boot = dispatcher.wake_at()
+        delays = [at - clock for at, clock in ((wall, now.wall_ms), (boot, now.boot_ms)) if at is not None]
+        return max(0, min(delays)) if delays else None
+
+    def set_types(self, types: Mapping[str, TimerType]) -> None:
+        """Types have changed."""
+        self._types = types
+        self._dispatcher.set_types(types)
+        self._runner.ring()
+
+    def begin_drain(self) -> None:
+        """Begin nothing new."""
+        self._dispatcher.drain()
+        self._runner.ring()
+
+    async def drain(self, grace_ms: int) -> bool:
+        """Wait until everything under way is durable. False: it took longer than allowed."""
+        self._idle.clear()
+        self._runner.ring()
+        try:
+            await asyncio.wait_for(self._idle.wait(), grace_ms / 1000)
+        except TimeoutError:
+            return False
+        return True
+
+    async def close(self) -> None:
+        """Break off what is still open, and let go of connections."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._deliver.close()
+
+    def report(self, name: str) -> dict[str, Any]:
+        """The part of a TypeReport that is known here."""
+        stats = self._dispatcher.stats().get(name)
+        lags = self._lags.get(name)
+        return {
+            "batches": stats.batches if stats else 0,
+            "batch_timers": stats.batch_timers if stats else 0,
+            "unnamed": stats.unnamed if stats else 0,
+            "breaker": "open" if stats and stats.breaker_open else "closed",
+            "lag": lags.report(self._clock.now().boot_ms // 1000) if lags else LagWindow(),
+        }
+
+    def stuck(self, now: Now) -> str | None:
+        """What has been due for long and is not delivered although nothing stands in its way."""
+        late = self._dispatcher.overdue(now)
+        if late is None:
+            self._overdue_since = None
+        elif self._overdue_since is None:
+            self._overdue_since = now.boot_ms
+        elif now.boot_ms - self._overdue_since > STUCK_MS:
+            return f"timers of type {late} are due and nothing is delivered"
+        return None
+
+    # ---- one batch
+
+    def _pump(self, now: Now) -> None:
+        while commands := self._dispatcher.commands(now):
+            for command in commands:
+                match command:
+                    case SendTake(shard, take):
+                        self._runner.send(shard, take)
+                    case SendSettle(shard, settle):
+                        self._runner.send(shard, settle, self._settle_bytes(settle.results))
+                    case Post(batch):
+                        self._start(batch)
+                    case PauseType(name, reason):
+                        self._pause(name, reason)
+
+    def _start(self, batch: Batch) -> None:
+        task = asyncio.get_running_loop().create_task(self._run(batch))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, batch: Batch) -> None:
+        try:
+            await self._attempt(batch)
+        except Exception as error:
+            # Nothing a target does raises here: this is a fault of ours, and the batch's outcome is not known.
+            self._fail(error)
+
+    async def _attempt(self, batch: Batch) -> None:
+        bodies = None
+        if any(isinstance(timer.payload, BodyRef) for timer in batch.timers):
+            batch, bodies = await self._with_bodies(batch)
+            if not batch.timers:
+                self._dispatcher.emptied(batch.batch_no)
+                self._runner.ring()
+                return
+        now = self._clock.now()
+        type = self._types.get(batch.type)
+        if type is None:
+            self._dispatcher.answered(now, batch.batch_no, REMOVED, self._random())
+            self._runner.ring()
+            return
+        if not batch.tried_at:
+            self._lags.setdefault(batch.type, LagSamples()).add(now.boot_ms // 1000, now.wall_ms, batch.timers)
+        request = build_request(type, batch, now, bodies)
+        answer = await self._deliver.post(request)
+        now = self._clock.now()
+        outcome = read_answer(
+            now,
+            {timer.id for timer in batch.timers},
+            self._limits,
+            status=answer.status,
+            headers=answer.headers,
+            body=answer.body,
+            overlong=answer.overlong,
+            error=answer.error,
+            detail=answer.detail,
+        )
+        outcome = self._store_payloads(batch.batch_no, outcome)
+        self._dispatcher.answered(now, batch.batch_no, outcome, self._random())
+        self._pump(now)
+
+    async def _with_bodies(self, batch: Batch) -> tuple[Batch, dict[str, bytes]]:
+        """Read the payloads that lie apart. Timers whose payload is lost are buried and leave the batch."""
+        apart = [(timer, timer.payload) for timer in batch.timers if isinstance(timer.payload, BodyRef)]
+        data = await self._log.read_bodies([place for _, place in apart])
+        bodies = {timer.id: body for (timer, _), body in zip(apart, data, strict=True) if body is not None}
+        lost = [timer for (timer, _), body in zip(apart, data, strict=True) if body is None]
+        if lost:
+            log.error("bodies_lost", type=batch.type, timers=len(lost))
+            await self._bury(batch.batch_no, lost)
+            gone = {timer.id for timer in lost}
+            batch = msgspec.structs.replace(batch, timers=[t for t in batch.timers if t.id not in gone])
+        return batch, bodies
+
+    async def _bury(self, batch_no: int, lost: Sequence[Timer]) -> None:
+        by_shard: dict[int, list[tuple[str, int]]] = {}
+        for timer in lost:
+            by_shard.setdefault(self._table.shards[slot_of(timer.id)], []).append((timer.id, timer.generation))
+        for shard, timers in by_shard.items():
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            message: Message = BodyLost(batch_no, timers, "its payload can't be read", future.set_result)
+            self._runner.send(shard, message)
+            await future
+
+    def _store_payloads(self, batch_no: int, outcome: Outcome) -> Outcome:
+        """Put large payloads of re-arms apart; one that the disk has no room for is a retry."""
+        if not isinstance(outcome, Accepted):
+            return outcome
+        rearmed = [(id, r.payload) for id, r in outcome.results.items() if isinstance(r.payload, bytes)]
+        if not rearmed:
+            return outcome
+        results = dict(outcome.results)
+        if not self._log.grant(sum(len(payload) for _, payload in rearmed), self._upkeep.reserve_bytes()):
+            for id, _ in rearmed:
+                results[id] = ItemResult("retry", error="re-arm: the disk has no room for its payload")
+            return Accepted(results, outcome.unnamed)
+        large = [(id, payload) for id, payload in rearmed if len(payload) > INLINE_PAYLOAD_BYTES]
+        if large:
+            places = self._log.place_bodies(large)
+            for (id, _), place in zip(large, places, strict=True):
+                results[id] = msgspec.structs.replace(results[id], payload=place)
+            self._placed[batch_no] = Counter(place.segment for place in places)
+            self._upkeep.placing.update(self._placed[batch_no])
+        return Accepted(results, outcome.unnamed)
+
+    @staticmethod
+    def _settle_bytes(results: Mapping[str, ItemResult] | None) -> int:
+        if not results:
+            return 64
+        return SETTLE_BYTES * len(results) + sum(
+            len(r.payload) for r in results.values() if isinstance(r.payload, bytes)
+        )
+
+
+def build_request(type: TimerType, batch: Batch, now: Now, bodies: Mapping[str, bytes] | None) -> Request:
+    """The POST of a batch, signed with all secrets of its type."""
+    id = batch_id(batch.timers)
+    body = encode_body(batch, id, now.wall_ms, bodies)
+    seconds = now.wall_ms // 1000
+    headers = plain_headers(id, seconds, __version__, type.headers)
+    if type.signing_secrets:
+        headers["webhook-signature"] = sign(type.signing_secrets, id, seconds, body)
+    return Request(type.url, headers, body, type.request_timeout_ms, answer_bytes_max(batch.timers))

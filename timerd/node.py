@@ -1,0 +1,457 @@
+"""The node: all shards of one process behind one door, for callers.
+
+A request is checked against the clock (`Timerd-Expires`), and granted log and inbox room, once, as a whole, before any
+shard gets its part; a refusal (`Refused`) means that nothing of it was done. Values (ids, times, types) have been
+checked by the API. Whatever is answered rests on durable records.
+
+The node knows placement (the ring table) and types; it does not know HTTP, files, or how a timer is decided on.
+"""
+
+import asyncio
+import base64
+import binascii
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+import structlog
+
+from timerd import __version__
+from timerd.catalogue import Types
+from timerd.dispatch import Dispatch
+from timerd.engine.message import (
+    TIMER_DEAD,
+    ArmDone,
+    ArmResult,
+    Cancel,
+    CancelResult,
+    Close,
+    Condition,
+    Filter,
+    FireNow,
+    Get,
+    List,
+    ListDead,
+    Message,
+    Next,
+    Page,
+    Purge,
+    Refused,
+    Revive,
+    SetTypes,
+    ShardTally,
+    Tally,
+    TimerView,
+)
+from timerd.engine.ring import RingTable, slot_of
+from timerd.engine.settings import Settings
+from timerd.engine.shard import Shard
+from timerd.engine.timer import INLINE_PAYLOAD_BYTES, BodyRef, Timer, TimerType
+from timerd.gathering import Gathering, merge_arm, split_arm
+from timerd.ports import Catalog, Clock, Deliver, Log
+from timerd.report import NodeTally, ShardReport, StatusReport, TypeReport
+from timerd.runner import Runner
+from timerd.upkeep import Upkeep
+
+PAGE_ROUNDS: Final = 8  # times all shards are asked for one page; then it may be short
+BEGINNING: Final = (-1, "")
+
+Views = list[TimerView]
+
+log = structlog.get_logger()
+
+
+class Node:
+    """Everything a caller may ask of timerd. Made by `boot.start`."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        shards: Sequence[Shard],
+        table: RingTable,
+        types: Sequence[TimerType],
+        log: Log,
+        catalog: Catalog,
+        clock: Clock,
+        deliver: Deliver,
+        random: Callable[[], float],
+    ) -> None:
+        self.settings = settings
+        self.clock = clock
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Never resolves; raises what ended the runner. The process must then end without another word."""
+        self._table = table
+        self._log = log
+        self._started_at = clock.now()
+        self._draining = False
+        self._types = Types(catalog, types, self._types_changed)
+        self._runner = Runner(shards, log, clock)
+        self._upkeep = Upkeep(self._runner, log, table, self._fail)
+        self._dispatch = Dispatch(
+            self._runner, self._upkeep, log, deliver, clock, table, settings, random, self._pause, self._fail
+        )
+        self._runner.on_effects = self._dispatch.on_effects
+        self._runner.on_durable = self._upkeep.after_turn
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    # ---- life
+
+    def start(self) -> None:
+        """Begin to take turns."""
+        self._types_changed(self._types.known)
+        task = asyncio.get_running_loop().create_task(self._runner.run())
+        task.add_done_callback(self._ended)
+        self._tasks.add(task)
+
+    def drain(self) -> None:
+        """Begin no more deliveries; the node is no longer ready."""
+        self._draining = True
+        self._dispatch.begin_drain()
+
+    async def stop(self, grace_ms: int) -> bool:
+        """Let open deliveries end and be recorded, then close the shards. False: they took longer than allowed."""
+        self.drain()
+        drained = await self._dispatch.drain(grace_ms)
+        await self._upkeep.settled()
+        if drained:
+            await self._ask_all(lambda token: Close(token))
+        for task in self._tasks:
+            task.cancel()
+        await self._dispatch.close()
+        await self._log.close()
+        return drained
+
+    def unready(self) -> str | None:
+        """Why this node should get no requests; None if it should."""
+        if self._draining:
+            return "stopping"
+        if self.failed.done():
+            return "the log has failed"
+        return self._dispatch.stuck(self.clock.now())
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        if not self.failed.done():
+            self.failed.set_exception(error)
+
+    # ---- timers
+
+    async def arm(
+        self,
+        timers: list[Timer],
+        conditions: list[Condition] | None,
+        want_results: bool,
+        expires_at: int | None,
+    ) -> ArmDone | Refused:
+        """Arm checked timers (generation 0), all or none of them; conflicts are results, not refusals."""
+        if refused := self._expired(expires_at):
+            return refused
+        parts = split_arm(self._table, timers, conditions)
+        size = sum(part.bytes for part in parts)
+        if refused := self._full(size, [(part.shard, part.bytes) for part in parts]):
+            return refused
+        placed = self._place_bodies(timers) if size > INLINE_PAYLOAD_BYTES else None
+        gathering = Gathering(len(parts))
+        for index, part in enumerate(parts):
+            message = part.message(gathering.token(index), conditions is not None, want_results)
+            self._runner.send(part.shard, message, part.bytes)
+        answers = await gathering.future
+        if placed:
+            self._upkeep.placing.subtract(placed)
+        return merge_arm(parts, answers, len(timers))
+
+    async def cancel(self, ids: list[str], expires_at: int | None) -> list[CancelResult] | Refused:
+        """Cancel ids; results in their order."""
+        if refused := self._expired(expires_at):
+            return refused
+        parts = self._split_ids(ids)
+        sizes = [(shard, sum(len(id) + 8 for id, _ in part)) for shard, part in parts.items()]
+        if not self._runner.has_room(sizes):
+            return self._overloaded()
+        gathering = Gathering(len(parts))
+        for index, (shard, part) in enumerate(parts.items()):
+            self._runner.send(shard, Cancel([id for id, _ in part], gathering.token(index)), sizes[index][1])
+        answers = await gathering.future
+        results: list[CancelResult] = [CancelResult(False)] * len(ids)
+        for part, answer in zip(parts.values(), answers, strict=True):
+            for (_, index), result in zip(part, answer, strict=True):
+                results[index] = result
+        return results
+
+    async def fire(self, id: str, expires_at: int | None) -> ArmResult | Refused | None:
+        """Re-arm to now; None: not there."""
+        if refused := self._expired(expires_at):
+            return refused
+        shard = self._shard_of(id)
+        if refused := self._full(len(id) + 64, [(shard, len(id) + 64)]):
+            return refused
+        result = await self._ask(shard, lambda token: FireNow(id, token))
+        if result == TIMER_DEAD:
+            return Refused("timer-dead", "the timer is a dead letter; replay it or arm it again")
+        answer: ArmResult | None = result
+        return answer
+
+    async def get(self, id: str) -> TimerView | None:
+        """One timer, its payload in full."""
+        view: TimerView | None = await self._ask(self._shard_of(id), lambda token: Get(id, token))
+        return None if view is None else (await self._with_bodies([view]))[0]
+
+    async def next(self, type: str | None, limit: int) -> list[TimerView]:
+        """The soonest due timers of the whole service."""
+        answers = await self._ask_all(lambda token: Next(type, limit, token))
+        views = sorted((view for answer in answers for view in answer), key=lambda v: (v.fire_at, v.generation))
+        return await self._with_bodies(views[:limit])
+
+    # ---- types
+
+    @property
+    def types(self) -> Mapping[str, TimerType]:
+        """The types that may be armed, by name."""
+        return self._types.known
+
+    async def put_type(
+        self, type: TimerType, keep_secrets: bool, expires_at: int | None
+    ) -> tuple[TimerType, bool] | Refused:
+        """Put a type; (what stands now, whether it is new)."""
+        return self._expired(expires_at) or await self._types.put(type, keep_secrets)
+
+    async def set_type_state(self, name: str, state: str, expires_at: int | None) -> TimerType | Refused:
+        """Pause or resume."""
+        return self._expired(expires_at) or await self._types.set_state(name, state)
+
+    async def delete_type(self, name: str, expires_at: int | None) -> Refused | None:
+        """Delete a type that no timer lives of. Arms of it are refused from the first moment on."""
+
+        async def live() -> int:
+            tallies: list[ShardTally] = await self._ask_all(lambda token: Tally(token))
+            return sum(tally.types[name].live for tally in tallies if name in tally.types)
+
+        return self._expired(expires_at) or await self._types.delete(name, live)
+
+    def _types_changed(self, types: Mapping[str, TimerType]) -> None:
+        for shard in self._runner.shards:
+            self._runner.send(shard, SetTypes(types))
+        self._dispatch.set_types(types)
+
+    def _pause(self, name: str, reason: str) -> None:
+        """A target is gone (410): its type waits until someone resumes it."""
+        log.warning("type_paused", type=name, reason=reason)
+        task = asyncio.get_running_loop().create_task(self._types.set_state(name, "paused"))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # ---- dead letters
+
+    async def list_dead(
+        self, type: str | None, page_size: int, page_token: str | None
+    ) -> tuple[list[TimerView], str | None] | Refused:
+        """A page of dead letters."""
+        return await self._pages(page_size, page_token, lambda after, token: ListDead(type, after, page_size, token))
+
+    async def replay_dead(self, ids: list[str] | None, type: str | None, expires_at: int | None) -> int | Refused:
+        """Let dead letters live again; how many."""
+        if refused := self._expired(expires_at):
+            return refused
+        if refused := self._full(64, []):
+            return refused
+        return await self._dead(ids, type, Revive)
+
+    async def purge_dead(self, ids: list[str] | None, type: str | None, expires_at: int | None) -> int | Refused:
+        """Forget dead letters; how many."""
+        return self._expired(expires_at) or await self._dead(ids, type, Purge)
+
+    async def _dead(self, ids: list[str] | None, type: str | None, verb: Callable[..., Message]) -> int:
+        parts: dict[int, list[str] | None]
+        if ids is None:
+            parts = dict.fromkeys(self._runner.shards)
+        else:
+            parts = {shard: [id for id, _ in part] for shard, part in self._split_ids(ids).items()}
+        total = 0
+        for shard, part in parts.items():
+            more = True
+            while more:
+                count, more = await self._ask(shard, partial(verb, part, type))
+                total += count
+        return total
+
+    # ---- what the node says of itself
+
+    async def tally(self) -> NodeTally:
+        """All counts of one moment: every shard answers in the same turn."""
+        shards: list[ShardTally] = await self._ask_all(lambda token: Tally(token))
+        usage = self._log.usage()
+        names = sorted({*self._types.known, *(name for shard in shards for name in shard.types)})
+        return NodeTally(
+            shards,
+            {name: self._type_report(name, shards) for name in names},
+            self._upkeep.live_bytes,
+            usage.frame_bytes + usage.body_bytes,
+            self._runner.turns,
+            self._runner.appended_bytes,
+        )
+
+    def _type_report(self, name: str, shards: Sequence[ShardTally]) -> TypeReport:
+        sums: Counter[str] = Counter()
+        dropped: Counter[str] = Counter()
+        for shard in shards:
+            if (tally := shard.types.get(name)) is not None:
+                fields = msgspec.structs.asdict(tally)
+                dropped.update(fields.pop("dropped"))
+                fields.pop("due")
+                sums.update(fields)
+        return TypeReport(**sums, dropped=dict(dropped), **self._dispatch.report(name))  # type: ignore[arg-type]
+
+    async def status(self) -> StatusReport:
+        """For /v1/status."""
+        tally = await self.tally()
+        types = tally.types.values()
+        due = sum(t.due for shard in tally.shards for t in shard.types.values())
+        in_flight = sum(t.in_flight for t in types)
+        retrying = sum(t.retrying for t in types)
+        live = sum(t.live for t in types)
+        oldest = [shard.oldest_due_at for shard in tally.shards if shard.oldest_due_at is not None]
+        now = self.clock.now()
+        return StatusReport(
+            version=__version__,
+            durability=self._log.durability,
+            uptime_s=(now.boot_ms - self._started_at.boot_ms) / 1000,
+            node=self.settings.node,
+            timers={
+                "armed": live - due - in_flight - retrying,
+                "due": due,
+                "in_flight": in_flight,
+                "retrying": retrying,
+                "dead": sum(t.dead_letters for t in types),
+            },
+            oldest_due_at=min(oldest, default=None),
+            log_live_bytes=tally.log_live_bytes,
+            log_disk_bytes=tally.log_disk_bytes,
+            ring_version=self._table.version,
+        )
+
+    async def shards(self) -> list[ShardReport]:
+        """For /v1/shards."""
+        tallies: list[ShardTally] = await self._ask_all(lambda token: Tally(token))
+        capacity = self.settings.shard_capacity
+        reports = []
+        for tally in tallies:
+            timers = sum(t.live for t in tally.types.values())
+            in_flight = sum(t.in_flight for t in tally.types.values())
+            reports.append(
+                ShardReport(
+                    tally.shard, self.settings.node, tally.epoch, timers, capacity, timers / capacity, in_flight
+                )
+            )
+        return reports
+
+    # ---- the steps that requests are made of
+
+    def _shard_of(self, id: str) -> int:
+        return self._table.shards[slot_of(id)]
+
+    def _split_ids(self, ids: Sequence[str]) -> dict[int, list[tuple[str, int]]]:
+        parts: dict[int, list[tuple[str, int]]] = {}
+        for index, id in enumerate(ids):
+            parts.setdefault(self._shard_of(id), []).append((id, index))
+        return parts
+
+    def _expired(self, expires_at: int | None) -> Refused | None:
+        if expires_at is not None and self.clock.now().wall_us > expires_at * 1000:
+            return Refused("expired", "the request was accepted later than Timerd-Expires allows; nothing was done")
+        return None
+
+    def _full(self, size: int, sizes: Sequence[tuple[int, int]]) -> Refused | None:
+        """Log and inbox room for a whole request, or why not."""
+        if not self._runner.has_room(sizes):
+            return self._overloaded()
+        if not self._log.grant(size, self._upkeep.reserve_bytes()):
+            return Refused("storage-full", "the disk has no room for more timers; due timers go on firing")
+        return None
+
+    def _overloaded(self) -> Refused:
+        return Refused("overloaded", "more is being asked than can be stored in a second", retry_after_s=1)
+
+    def _place_bodies(self, timers: Sequence[Timer]) -> Counter[int]:
+        """Put large payloads apart; returns the segments that must stay until the shards have stepped the arm."""
+        large = [
+            (timer, timer.payload)
+            for timer in timers
+            if isinstance(timer.payload, bytes) and len(timer.payload) > INLINE_PAYLOAD_BYTES
+        ]
+        if not large:
+            return Counter()
+        places = self._log.place_bodies([(timer.id, payload) for timer, payload in large])
+        for (timer, _), place in zip(large, places, strict=True):
+            timer.payload = place
+        segments = Counter(place.segment for place in places)
+        self._upkeep.placing.update(segments)
+        return segments
+
+    async def _with_bodies(self, views: Sequence[TimerView]) -> list[TimerView]:
+        """The views with payloads read where they lie apart."""
+        places = [view.payload for view in views if isinstance(view.payload, BodyRef)]
+        if not places:
+            return list(views)
+        bodies = iter(await self._log.read_bodies(places))
+        return [
+            msgspec.structs.replace(view, payload=next(bodies)) if isinstance(view.payload, BodyRef) else view
+            for view in views
+        ]
+
+    async def _pages(
+        self, page_size: int, page_token: str | None, ask: Callable[[tuple[int, str], Any], Message]
+    ) -> tuple[list[TimerView], str | None] | Refused:
+        """Ask all shards for what lies behind the token, and show it as far as all of them have looked."""
+        after = BEGINNING if page_token is None else _read_page_token(page_token)
+        if after is None:
+            return Refused("validation", "the page token is not one of ours", [("page_token", "unknown token")])
+        found: list[tuple[int, TimerView]] = []
+        upto: tuple[int, str] | None = after
+        for _ in range(PAGE_ROUNDS):
+            asked = upto or BEGINNING
+            pages: list[Page] = await self._ask_all(partial(ask, asked))
+            upto = min((page.upto for page in pages if page.upto is not None), default=None)
+            seen = [
+                (slot, view) for page in pages for slot, view in page.views if upto is None or (slot, view.id) <= upto
+            ]
+            found += sorted(seen, key=lambda item: (item[0], item[1].id))
+            if upto is None or len(found) >= page_size:
+                break
+        if len(found) > page_size:
+            found = found[:page_size]
+            upto = (found[-1][0], found[-1][1].id)
+        views = await self._with_bodies([view for _, view in found])
+        return views, None if upto is None else _page_token(upto)
+
+    async def _ask(self, shard: int, message: Callable[[Any], Message]) -> Any:
+        gathering = Gathering(1)
+        self._runner.send(shard, message(gathering.token(0)))
+        return (await gathering.future)[0]
+
+    async def _ask_all(self, message: Callable[[Any], Message]) -> list[Any]:
+        gathering = Gathering(len(self._runner.shards))
+        for index, shard in enumerate(self._runner.shards):
+            self._runner.send(shard, message(gathering.token(index)))
+        return await gathering.future
+
+    # Last, since its name hides the builtin in annotations behind it.
+    async def list(self, filter: Filter, page_size: int, page_token: str | None) -> tuple[Views, str | None] | Refused:
+        """A page of timers in the order of (slot, id): stable whatever fires meanwhile."""
+        return await self._pages(page_size, page_token, lambda after, token: List(filter, after, page_size, token))
+
+
+def _page_token(after: tuple[int, str]) -> str:
+    return base64.urlsafe_b64encode(msgspec.msgpack.encode(after)).decode().rstrip("=")
+
+
+def _read_page_token(token: str) -> tuple[int, str] | None:
+    try:
+        raw = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
+        return msgspec.msgpack.decode(raw, type=tuple[int, str])
+    except (binascii.Error, ValueError, msgspec.MsgspecError):
+        return None

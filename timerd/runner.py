@@ -1,0 +1,124 @@
+"""The loop that turns are made of: gather, decide, persist, act.
+
+One runner drives all shards that share a log. While a frame is being written, messages arrive; when it is durable, its
+effects leave, and everything that arrived meanwhile is the next turn. So there is one write and one sync for whatever
+was asked during the last one, and nobody waits for a batcher.
+
+Nothing leaves a shard before the records it rests on are durable. A failed append ends the run (`LogFailed`), and with
+it the process: the state in memory is then ahead of the log and must not be seen.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from timerd.engine.effect import Effect, Reply, Turn
+from timerd.engine.message import Message
+from timerd.engine.now import Now
+from timerd.engine.shard import Shard
+from timerd.inbox import Inbox
+from timerd.ports import Clock, Frame, Log
+from timerd.wheel import Wheel
+
+SLEEP_MS_MAX: Final = 500  # a wall clock that was stepped is noticed within this; the cost is a look at the wheel
+
+
+class Runner:
+    """Turns of the shards of one log."""
+
+    def __init__(self, shards: Iterable[Shard], log: Log, clock: Clock) -> None:
+        self.shards = {shard.id: shard for shard in shards}
+        self.turns = 0
+        self.appended_bytes = 0
+        self.on_effects: Callable[[Now, list[Effect]], int | None] = lambda now, effects: None
+        """Told the effects of a turn that are no replies, also when there are none. Answers with the ms until it wants
+        to be called again, or None."""
+        self.on_durable: Callable[[int], None] = lambda appended: None
+        """Told after each turn, with the bytes it appended, when state and log say the same."""
+        self._log = log
+        self._clock = clock
+        self._wheel = Wheel()
+        self._inboxes = {shard: Inbox() for shard in self.shards}
+        self._rung: set[int] = set()
+        self._bell = asyncio.Event()
+        self._next_call_ms: int | None = None
+
+    def has_room(self, sizes: Iterable[tuple[int, int]]) -> bool:
+        """Whether messages of these (shard, bytes) may come in, all together."""
+        return all(self._inboxes[shard].has_room(size) for shard, size in sizes)
+
+    def send(self, shard: int, message: Message, size: int = 64) -> None:
+        """Put a message into a shard's inbox. `size`: about the bytes it will take in the log."""
+        self._inboxes[shard].put(message, size)
+        self._rung.add(shard)
+        self._bell.set()
+
+    def ring(self) -> None:
+        """Let `on_effects` be called soon."""
+        self._bell.set()
+
+    async def run(self) -> None:
+        """Take turns until cancelled. Raises LogFailed."""
+        for shard in self.shards.values():
+            self._wheel.put(shard.id, (0, None))
+        while True:
+            await self._wait()
+            now = self._clock.now()
+            turns = self._decide(now)
+            frames = [Frame(turn.shard, turn.lsn, turn.records) for turn in turns if turn.records]
+            appended = await self._log.append(frames) if frames else 0
+            self._act(turns, appended)
+
+    def _decide(self, now: Now) -> list[Turn]:
+        """Step what was gathered, in the shards that have something to do."""
+        rung = sorted(self._rung.union(self._wheel.due(now)))
+        self._rung.clear()
+        turns = []
+        for id in rung:
+            shard = self.shards[id]
+            inbox = self._inboxes[id]
+            for message in inbox.gather():
+                shard.step(now, message)
+            if inbox:
+                self._rung.add(id)
+            shard.tick(now)
+            turns.append(shard.take())
+            self._wheel.put(id, shard.wake_at())
+        return turns
+
+    def _act(self, turns: list[Turn], appended: int) -> None:
+        """Everything is durable: let the effects out, in order."""
+        self.turns += 1
+        self.appended_bytes += appended
+        others: list[Effect] = []
+        for turn in turns:
+            for effect in turn.effects:
+                if isinstance(effect, Reply):
+                    effect.token(effect.value)
+                else:
+                    others.append(effect)
+        self.on_durable(appended)
+        self._next_call_ms = self.on_effects(self._clock.now(), others)
+
+    async def _wait(self) -> None:
+        """Until there is a message, or a wake-up has come."""
+        if self._rung:
+            await asyncio.sleep(0)  # let the loop serve others between two turns
+        else:
+            delay = self._delay_ms()
+            if delay > 0:
+                loop = asyncio.get_running_loop()
+                alarm = loop.call_later(delay / 1000, self._bell.set)
+                await self._bell.wait()
+                alarm.cancel()
+            else:
+                await asyncio.sleep(0)
+        self._bell.clear()
+
+    def _delay_ms(self) -> int:
+        wheel = self._wheel.delay_ms(self._clock.now())
+        return min(
+            SLEEP_MS_MAX,
+            SLEEP_MS_MAX if wheel is None else wheel,
+            SLEEP_MS_MAX if self._next_call_ms is None else max(1, self._next_call_ms),
+        )

@@ -1,0 +1,240 @@
+"""The roof: joins log, catalogue, deliveries, node and API into one process, and ends it properly.
+
+Ways to end: SIGTERM or SIGINT (stop accepting, let open deliveries end, record them: exit 0), a start that is refused
+(exit 2 to 5, one line that says why), and a log that failed (exit 70 at once, without another word to any caller: what
+is in memory is ahead of the disk then).
+"""
+
+import asyncio
+import contextlib
+import gc
+import ipaddress
+import os
+import random
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import structlog
+import uvicorn
+import uvloop
+from timerd_api.app import create_app
+from timerd_api.problem import Problem
+from timerd_api.schema import TypeBody
+from timerd_api.settings import ApiSettings
+from timerd_api.types import timer_type
+from timerd_storage.catalog import SqliteCatalog
+from timerd_storage.disk import OsDisk
+from timerd_storage.file_log import FileLog
+from timerd_storage.worker import ThreadWorker
+
+from timerd import boot
+from timerd.clock import SystemClock
+from timerd.config import Config, ConfigError
+from timerd.deliver import HttpDeliver
+from timerd.engine.errors import CatalogFull, CorruptLog, DirectoryLocked, LogFailed
+from timerd.engine.instant import parse_duration
+from timerd.engine.settings import Settings
+from timerd.node import Node
+
+EXIT_CONFIG: Final = 2
+EXIT_LOCKED: Final = 3
+EXIT_CORRUPT: Final = 4
+EXIT_REFUSED: Final = 5
+EXIT_FAILED: Final = 70
+CLOSE_REQUESTS_S: Final = 5  # requests in progress at a stop get this long
+GC_THRESHOLD: Final = (100_000, 20, 50)  # timers are invisible to the collector; requests make little that is cyclic
+
+log = structlog.get_logger()
+
+
+def run(config: Config) -> int:
+    """Serve until told to stop; the exit code."""
+    try:
+        _check_listener(config)
+        settings, api_settings = _settings(config)
+    except ConfigError as error:
+        return _refuse(EXIT_CONFIG, str(error))
+    try:
+        return uvloop.run(_serve(config, settings, api_settings))
+    except DirectoryLocked as error:
+        return _refuse(EXIT_LOCKED, str(error))
+    except CorruptLog as error:
+        return _refuse(EXIT_CORRUPT, f"the log is damaged: {error}\ninspect it with: timerd log inspect {config.data}")
+    except (ConfigError, boot.WrongShards) as error:
+        return _refuse(EXIT_CONFIG, str(error))
+    except (boot.WrongClock, CatalogFull, OSError) as error:
+        return _refuse(EXIT_REFUSED, str(error))
+
+
+def _refuse(code: int, why: str) -> int:
+    print(f"timerd: {why}", file=sys.stderr, flush=True)
+    return code
+
+
+def _settings(config: Config) -> tuple[Settings, ApiSettings]:
+    def duration(name: str, value: str) -> int:
+        try:
+            return parse_duration(value)
+        except ValueError as error:
+            raise ConfigError(f"--{name}: {error}") from None
+
+    horizon_ms = duration("max-horizon", config.max_horizon)
+    settings = Settings(
+        node=config.node,
+        shards=config.shards,
+        max_payload_bytes=config.max_payload,
+        max_horizon_ms=horizon_ms,
+        max_retry_after_ms=duration("max-retry-after", config.max_retry_after),
+    )
+    api_settings = ApiSettings(
+        host=config.host,
+        port=config.port,
+        tls=config.tls_cert is not None,
+        api_key=config.api_key,
+        insecure=config.insecure,
+        max_body_bytes=config.max_body,
+        max_bodies_in_progress_bytes=max(256 << 20, config.max_body),
+        max_payload_bytes=config.max_payload,
+        max_horizon_ms=horizon_ms,
+    )
+    return settings, api_settings
+
+
+def _check_listener(config: Config) -> None:
+    """Whoever can reach the port can arm and cancel: beyond loopback that takes a key, or someone who says so."""
+    if config.api_key or config.insecure:
+        return
+    try:
+        loopback = ipaddress.ip_address(config.host).is_loopback
+    except ValueError:
+        loopback = config.host == "localhost"
+    if not loopback:
+        raise ConfigError(
+            f"--host {config.host} is reachable from elsewhere and no API key is set; "
+            "set TIMERD_API_KEY, or say --insecure"
+        )
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its signal handlers (the roof has its own) and without its ten looks a second at a flag."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.ready = asyncio.Event()
+        self.leave = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.ready.set()
+
+    async def main_loop(self) -> None:
+        await self.leave.wait()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+async def _serve(config: Config, settings: Settings, api_settings: ApiSettings) -> int:
+    listener = _listen(config)
+    directory = Path(config.data)
+    worker = ThreadWorker()
+    file_log = await FileLog.open(directory, OsDisk(), worker, segment_bytes=config.segment_bytes)
+    catalog = await SqliteCatalog.open(directory / "catalog.sqlite")
+    try:
+        node = await boot.start(settings, file_log, catalog, SystemClock(), HttpDeliver(), random.random)
+        await _put_types(node, config)
+        return await _serve_node(config, api_settings, node, listener)
+    finally:
+        await catalog.close()
+
+
+def _listen(config: Config) -> socket.socket:
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    listener = socket.socket(family)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((config.host, config.port))
+    except OSError as error:
+        listener.close()
+        raise OSError(f"can't listen on {config.host}:{config.port}: {error.strerror}") from None
+    return listener
+
+
+async def _put_types(node: Node, config: Config) -> None:
+    """Types of the configuration file; what they leave unsaid about state and secrets stays as it is."""
+    for name, fields in config.types.items():
+        old = node.types.get(name)
+        if old is not None and "state" not in fields:
+            fields = {**fields, "state": old.state}
+        try:
+            type = timer_type(name, msgspec.convert(fields, TypeBody))
+        except (Problem, msgspec.ValidationError) as error:
+            raise ConfigError(f"type {name} in the configuration file: {error}") from None
+        stored = await node.put_type(type, "signing_secrets" not in fields, None)
+        if not isinstance(stored, tuple):
+            raise ConfigError(f"type {name} in the configuration file: {stored.detail}")
+
+
+async def _serve_node(config: Config, api_settings: ApiSettings, node: Node, listener: socket.socket) -> int:
+    server = _Server(
+        uvicorn.Config(
+            create_app(node, api_settings),
+            http="httptools",
+            ws="none",
+            lifespan="off",
+            access_log=False,
+            log_config=None,
+            server_header=False,
+            date_header=False,
+            timeout_graceful_shutdown=CLOSE_REQUESTS_S,
+            ssl_certfile=config.tls_cert,
+            ssl_keyfile=config.tls_key,
+        )
+    )
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLD)
+    serving = loop.create_task(server.serve([listener]))
+    await server.ready.wait()
+    host = f"[{config.host}]" if ":" in config.host else config.host
+    scheme = "https" if config.tls_cert else "http"
+    print(f"timerd ready on {scheme}://{host}:{listener.getsockname()[1]}", file=sys.stderr, flush=True)
+    stopping = loop.create_task(stop.wait())
+    await _first(stopping, serving, node.failed)
+    if node.failed.done():
+        _die(node)
+    log.info("stopping")
+    node.drain()
+    server.leave.set()
+    await _first(serving, node.failed)
+    ended = loop.create_task(node.stop(round(config.grace * 1000)))
+    await _first(ended, node.failed)
+    if node.failed.done():
+        _die(node)
+    log.info("stopped", drained=ended.result())
+    return 0
+
+
+async def _first(*futures: asyncio.Future[Any]) -> None:
+    await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
+
+
+def _die(node: Node) -> None:
+    """End at once. What memory says may not be on disk, so nobody must hear of it any more."""
+    error = node.failed.exception()
+    if isinstance(error, LogFailed):
+        print(f"timerd: the log failed and the process ends; it recovers at the next start: {error}", file=sys.stderr)
+    else:
+        log.critical("failed", exc_info=error)
+    sys.stderr.flush()
+    os._exit(EXIT_FAILED)

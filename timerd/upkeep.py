@@ -1,0 +1,167 @@
+"""Upkeep of the log: slices and trimming so that it stays small, bodies copied forward, room kept for completions.
+
+Runs in the pauses of the runner: `after_turn` is called when state and log say the same. It decides with
+`engine.checkpointing` and asks the shards by messages; it never touches a shard's state.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import structlog
+
+from timerd.engine.checkpointing import LogState, is_pressing, slices_for
+from timerd.engine.message import FindBodies, Relocate, SetReserve, Slice
+from timerd.engine.ring import SLOTS, RingTable, slot_of
+from timerd.engine.shard import SLICE_TIMERS, Shard
+from timerd.engine.timer import BodyRef
+from timerd.ports import BodySegment, Log
+from timerd.runner import Runner
+
+SLOT_BYTES = 3  # of a slot's number in a slice
+BODY_FACTOR = 2.5  # body segments may take this much of the live bodies before live ones are copied forward
+LOOK_BYTES = 32_768  # appended before the log is looked at again: what a look costs is shared by some hundred timers
+
+log = structlog.get_logger()
+
+
+class Upkeep:
+    """One for each runner."""
+
+    def __init__(self, runner: Runner, log: Log, table: RingTable, fail: Callable[[BaseException], None]) -> None:
+        self.placing: Counter[int] = Counter()
+        """Body segment -> bodies placed whose message is not stepped yet: it must not be dropped."""
+        self._runner = runner
+        self._log = log
+        self._table = table
+        self._fail = fail
+        self._low = False
+        self._unseen_bytes = 0
+        self._slice_bytes = 1 << 18
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def live_bytes(self) -> int:
+        """About what a full checkpoint takes, live bodies, and the room for completions."""
+        return self._checkpoint_bytes() + self.reserve_bytes() + self._live_body_bytes()
+
+    def reserve_bytes(self) -> int:
+        """Room that must stay: completions of everything accepted, and the largest slice."""
+        completions = sum(shard.state.completion_bytes for shard in self._shards())
+        return completions + 2 * self._slice_bytes
+
+    async def settled(self) -> None:
+        """Wait for what is under way (for a clean stop)."""
+        if self._task is not None:
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def after_turn(self, appended: int) -> None:
+        """Look at the log, and ask for what it needs."""
+        low = self._log.low()
+        if low != self._low:
+            self._low = low
+            for shard in self._shards():
+                self._runner.send(shard.id, SetReserve(low))
+        self._unseen_bytes += appended
+        if self._unseen_bytes < LOOK_BYTES or (self._task is not None and not self._task.done()):
+            return
+        if (work := self._log_work(self._unseen_bytes) or self._body_work()) is not None:
+            self._task = asyncio.get_running_loop().create_task(self._guarded(work))
+        else:
+            self._unseen_bytes = 0
+
+    async def _guarded(self, work: Callable[[], Any]) -> None:
+        """Then look again: `_unseen_bytes` still says that there is something to see."""
+        try:
+            await work()
+        except Exception as error:
+            self._fail(error)
+        self._runner.ring()
+
+    # ---- frames
+
+    def _log_work(self, appended: int) -> Callable[[], Any] | None:
+        oldest = self._log.oldest()
+        if oldest is None:
+            return None
+        usage = self._log.usage()
+        checkpoint = self._checkpoint_bytes()
+        pinning = {
+            shard.id: pinned
+            for shard in self._shards()
+            if (last := oldest.last_lsns.get(shard.id)) is not None and (pinned := shard.pinned(last))
+        }
+        if not pinning:
+            needed = {shard.id: shard.needed_lsn() for shard in self._shards()}
+            return lambda: self._log.trim(needed)
+        pinned_bytes = max(1, checkpoint * sum(pinning.values()) // SLOTS)
+        state = LogState(usage.frame_bytes, usage.segment_bytes, checkpoint + self.reserve_bytes(), pinned_bytes)
+        if is_pressing(state):
+            timers = max(1, sum(shard.state.timers for shard in self._shards()))
+            self._slice_bytes = max(4096, checkpoint * min(SLICE_TIMERS, timers) // timers)
+            # The shard with most to write first; they come out level.
+            shards = sorted(pinning, key=lambda id: -pinning[id])
+            for n in range(slices_for(appended, self._slice_bytes)):
+                self._runner.send(shards[n % len(shards)], Slice())
+        return None
+
+    def _checkpoint_bytes(self) -> int:
+        return SLOTS * SLOT_BYTES + sum(shard.state.live_bytes for shard in self._shards())
+
+    # ---- bodies
+
+    def _live_body_bytes(self, segment: int | None = None) -> int:
+        total = 0
+        for shard in self._shards():
+            bodies = shard.state.body_bytes
+            total += sum(bodies.values()) if segment is None else bodies.get(segment, 0)
+        return total
+
+    def _body_work(self) -> Callable[[], Any] | None:
+        sealed = [s for s in self._log.body_segments() if s.sealed and not self.placing[s.number]]
+        if not sealed:
+            return None
+        live = {s.number: self._live_body_bytes(s.number) for s in sealed}
+        for segment in sealed:
+            if not live[segment.number]:
+                return lambda: self._log.drop_bodies(segment.number)
+        on_disk = self._log.usage().body_bytes
+        if on_disk > BODY_FACTOR * self._live_body_bytes() + max(s.bytes for s in sealed):
+            emptiest = min(sealed, key=lambda s: live[s.number] / max(1, s.bytes))
+            return lambda: self._relocate(emptiest)
+        return None
+
+    async def _relocate(self, segment: BodySegment) -> None:
+        """Copy a segment's live bodies forward; it is dropped by a later look, when nothing in it is live."""
+        async for bodies in self._log.scan_bodies(segment.number):
+            by_shard: dict[int, list[tuple[str, BodyRef]]] = {}
+            data = {}
+            for body in bodies:
+                if body.data is not None:
+                    data[body.place] = body.data
+                    shard = self._table.shards[slot_of(body.id)]
+                    by_shard.setdefault(shard, []).append((body.id, body.place))
+            for shard, candidates in by_shard.items():
+                found = await self._ask(shard, partial(FindBodies, candidates))
+                live = [(candidates[index], generation) for index, _, generation in found]
+                if not live:
+                    continue
+                places = self._log.place_bodies([(id, data[place]) for (id, place), generation in live])
+                moves = [(id, generation, old, new) for ((id, old), generation), new in zip(live, places, strict=True)]
+                segments = Counter(place.segment for place in places)
+                self.placing.update(segments)
+                try:
+                    await self._ask(shard, partial(Relocate, moves))
+                finally:
+                    self.placing.subtract(segments)
+        log.info("bodies_relocated", segment=segment.number)
+
+    async def _ask(self, shard: int, message: Callable[[Any], Any]) -> Any:
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._runner.send(shard, message(lambda value: None if future.done() else future.set_result(value)))
+        return await future
+
+    def _shards(self) -> list[Shard]:
+        return list(self._runner.shards.values())
