@@ -566,6 +566,40 @@ def test_a_slow_type_holds_up_no_other() -> None:
     assert world.dispatcher.stats()["slow"].open_batches == 4
 
 
+# ---- what is wrong with us
+
+
+def test_what_could_leave_and_does_not_is_overdue() -> None:
+    world = World(type_of(max_lag_ms=0))
+    world.run(10_000)
+    world.hold_settled = []
+    world.arm(10)
+    world.run(900)
+    assert world.dispatcher.overdue(world.now) is None
+    world.run(5_000)
+    assert world.dispatcher.overdue(world.now) == "t"
+    for settled in world.hold_settled:
+        world.dispatcher.settled(settled)
+    world.step()
+    assert world.dispatcher.overdue(world.now) is None
+
+
+@pytest.mark.parametrize("answer", [DOWN, Failed("HTTP 429", retry_after_ms=100_000), Failed("HTTP 410", gone=True)])
+def test_what_the_target_holds_up_is_not_overdue(answer: Failed) -> None:
+    world = World(type_of(max_lag_ms=0), target=always(answer))
+    world.arm(500)
+    for _ in range(20):
+        world.run(3_000)
+        assert world.dispatcher.overdue(world.now) is None
+
+
+def test_a_slow_target_is_not_overdue() -> None:
+    world = World(type_of(max_lag_ms=0), takes_ms=30_000)
+    world.arm(500)
+    world.run(29_000)
+    assert world.dispatcher.overdue(world.now) is None
+
+
 # ---- types that change, and the end
 
 

@@ -14,7 +14,7 @@ What a failure makes of the members (ADR 3, ADR 4):
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from timerd.engine.answer import Accepted, Failed, Outcome
 from timerd.engine.backoff import backoff_ms, draw_jitter
@@ -24,6 +24,9 @@ from timerd.engine.flow import Choice, Flow
 from timerd.engine.message import Settle, Take, WholeFailure
 from timerd.engine.now import Now
 from timerd.engine.timer import RetryPolicy, Timer, TimerType
+
+
+OVERDUE_MS: Final = 1_000  # a take or a settlement is a turn of a shard: milliseconds, or the disk hangs
 
 
 class SendTake(NamedTuple):
@@ -104,6 +107,7 @@ class Dispatcher:
         self._out: list[Command] = []
         self._changed: dict[str, None] = {}  # flows to look at; a dict, so that their order is that of the events
         self._types: Mapping[str, TimerType] | None = None
+        self._moved: set[str] = set()
         self._draining = False
 
     # ---- events
@@ -121,7 +125,7 @@ class Dispatcher:
         batch = self._open[taken.batch_no]
         batch.awaited.remove(taken.shard)
         batch.flow.receive(batch.limit, taken.shard, batch.asked[taken.shard], len(taken.timers))
-        self._changed[batch.flow.name] = None
+        self._move(batch.flow)
         if taken.timers:
             batch.timers = batch.timers + taken.timers if batch.timers else taken.timers
             batch.flagged |= taken.flagged
@@ -159,7 +163,7 @@ class Dispatcher:
         if not batch.awaited:
             del self._open[settled.batch_no]
             batch.flow.open.remove(settled.batch_no)
-            self._changed[batch.flow.name] = None
+        self._move(batch.flow)
 
     def drain(self) -> None:
         """Begin no more batches. Those that are open end as usual, and `idle` says when."""
@@ -179,6 +183,9 @@ class Dispatcher:
                 self._take(now, flow, choice)
             if flow.idle:
                 del self._flows[name]
+        for name in self._moved & self._flows.keys():
+            self._flows[name].moved_at = now.boot_ms
+        self._moved.clear()
         out, self._out = self._out, []
         return out
 
@@ -224,7 +231,31 @@ class Dispatcher:
             )
         return found
 
+    def is_open(self, batch_no: int) -> bool:
+        """Whether this batch still holds its slot."""
+        return batch_no in self._open
+
+    def overdue(self, now: Now) -> str | None:
+        """A type whose timers could be on their way and have not got on for `OVERDUE_MS`, by no fault of its target.
+
+        That is a fault of ours: a batch that a shard does not hand out or settle, or one that is not begun.
+        """
+        if self._draining:
+            return None
+        for name, flow in self._flows.items():
+            if now.boot_ms - flow.moved_at < OVERDUE_MS:
+                continue
+            batches = [self._open[batch_no] for batch_no in flow.open]
+            posted = any(batch.posted and not batch.settling for batch in batches)
+            if not posted and (batches or flow.waits(now)):
+                return name
+        return None
+
     # ---- steps
+
+    def _move(self, flow: Flow) -> None:
+        self._changed[flow.name] = None
+        self._moved.add(flow.name)
 
     def _flow(self, name: str) -> Flow:
         flow = self._flows.get(name)
@@ -247,6 +278,7 @@ class Dispatcher:
         if flow.breaker.open:
             flow.note_probe(choice, batch_no, now.boot_ms)
         self._open[batch_no] = _Open(flow, choice)
+        self._moved.add(flow.name)
         self._out += [SendTake(shard, Take(batch_no, flow.name, choice.limit, count)) for shard, count in choice.takes]
 
     def _complete(self, batch_no: int, batch: _Open) -> None:
@@ -268,7 +300,7 @@ class Dispatcher:
         batch.settling = True
         batch.awaited = set(batch.asked)
         self._out += [SendSettle(shard, settle) for shard in batch.asked]
-        self._changed[batch.flow.name] = None
+        self._move(batch.flow)
 
     def _judge(
         self, now: Now, batch_no: int, batch: _Open, failed: Failed, policy: RetryPolicy, jitter: float

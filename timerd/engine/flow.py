@@ -90,6 +90,8 @@ class Flow:
         """The batches under way, one slot each."""
         self.gone = False
         """The target answered that it is gone; until the types are set again."""
+        self.moved_at = 0
+        """Boot ms at which a batch last got on: was begun, posted, answered, settled."""
         self.wake: tuple[int | None, int | None] = (None, None)
         self._lanes: dict[int, Lane] = {}
         self._rate: Rate | None = None
@@ -145,20 +147,12 @@ class Flow:
         type = self.type
         if type is None or self.gone or type.state != "active" or len(self.open) >= type.max_in_flight:
             return None
-        first = self._lanes.get(0)
-        total = first.total() if first else 0
-        closes_at = self._closes_at(type, first, total) if first and total else None
-        if first is None or closes_at is None or closes_at > now.wall_ms:
-            if closes_at is not None:
-                self.wake = (closes_at, None)
-            first = None
-        retries = min(
-            (lane for limit, lane in self._lanes.items() if limit and lane.total()), key=Lane.last_try, default=None
-        )
-        lane = self._pick(first, retries)
-        if lane is None:
-            return None
-        if self.breaker.open and self.breaker.probe is not None:
+        closes_at = self._closes_at(type)
+        first = self._lanes[0] if closes_at is not None and closes_at <= now.wall_ms else None
+        if first is None:
+            self.wake = (closes_at, None)
+        lane = self._pick(first, self._oldest_retries())
+        if lane is None or (self.breaker.open and self.breaker.probe is not None):
             return None
         free_at = max(self._held_until, self.breaker.probe_at if self.breaker.open else 0)
         whole = lane.limit or type.batch_size
@@ -203,8 +197,24 @@ class Flow:
             return first if self._first_probed_at <= retries.last_try() else retries
         return retries if self._retries_next else first
 
-    def _closes_at(self, type: TimerType, first: Lane, total: int) -> int | None:
-        """Unix ms at which the first attempts may leave as a batch."""
+    def waits(self, now: Now) -> bool:
+        """Whether something may leave now by all that time and target decide: it lacks a slot, or somebody's work."""
+        type = self.type
+        if type is None or self.gone or type.state != "active" or self.breaker.open or self._held_until > now.boot_ms:
+            return False
+        closes_at = self._closes_at(type)
+        return (closes_at is not None and closes_at <= now.wall_ms) or self._oldest_retries() is not None
+
+    def _oldest_retries(self) -> Lane | None:
+        lanes = [lane for limit, lane in self._lanes.items() if limit and lane.total()]
+        return min(lanes, key=Lane.last_try, default=None)
+
+    def _closes_at(self, type: TimerType) -> int | None:
+        """Unix ms from which the first attempts that are ready may leave as a batch."""
+        first = self._lanes.get(0)
+        total = first.total() if first else 0
+        if first is None or total == 0:
+            return None
         if total >= type.batch_size or first.urgent():
             return 0
         since = first.since()
