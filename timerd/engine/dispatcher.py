@@ -25,7 +25,6 @@ from timerd.engine.message import Settle, Take, WholeFailure
 from timerd.engine.now import Now
 from timerd.engine.timer import RetryPolicy, Timer, TimerType
 
-
 OVERDUE_MS: Final = 1_000  # a take or a settlement is a turn of a shard: milliseconds, or the disk hangs
 
 
@@ -204,14 +203,6 @@ class Dispatcher:
     def idle(self) -> bool:
         """Whether no batch is open and no command waits to be fetched."""
         return not self._open and not self._out
-
-    def is_open(self, batch_no: int) -> bool:
-        """Whether the batch still holds its slot."""
-        return batch_no in self._open
-
-    def overdue(self, now: Now) -> str | None:
-        """A type of which something should leave now, and nothing is under way; None is what is always expected."""
-        return next((name for name, flow in self._flows.items() if flow.is_overdue(now)), None)
 
     def open_batches(self) -> int:
         """How many batches hold a slot."""

@@ -167,17 +167,6 @@ class Flow:
             return None
         return Choice(lane.limit, whole, lane.split(count))
 
-    def is_overdue(self, now: Now) -> bool:
-        """Whether something should leave now, by rules that know nothing of `choose`."""
-        type = self.type
-        if type is None or self.gone or type.state != "active" or self.open or self.breaker.open:
-            return False
-        if self._held_until > now.boot_ms or not any(lane.total() for lane in self._lanes.values()):
-            return False
-        first = self._lanes.get(0)
-        closes_at = self._closes_at(type, first, first.total()) if first and first.total() else None
-        return (closes_at is not None and closes_at <= now.wall_ms) or any(limit for limit in self._lanes)
-
     def note_probe(self, choice: Choice, batch_no: int, boot_ms: int) -> None:
         """The choice leaves while the breaker is open."""
         self.breaker.send_probe(batch_no)
