@@ -1,6 +1,6 @@
 """`python -m timerd`, and the `timerd` command."""
 
-from timerd.cli import app
+from timerd.cli.app import app
 
 
 def main() -> None:

@@ -85,6 +85,8 @@ def _checked(config: Config) -> Config:
         refuse("max_payload", "must not be above --max-body")
     if (config.tls_cert is None) != (config.tls_key is None):
         refuse("tls_cert", "and --tls-key go together")
+    if config.log_level not in ("debug", "info", "warning", "error"):
+        refuse("log_level", "must be debug, info, warning or error")
     if not config.node:
         refuse("node", "must not be empty")
     return config

@@ -52,8 +52,23 @@ GC_THRESHOLD: Final = (100_000, 20, 50)  # timers are invisible to the collector
 log = structlog.get_logger()
 
 
+def configure_logging(level: str) -> None:
+    """One logfmt line an event, on stderr; tracebacks as text, without local variables (they may hold payloads)."""
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"]),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+
+
 def run(config: Config) -> int:
     """Serve until told to stop; the exit code."""
+    configure_logging(config.log_level)
     try:
         _check_listener(config)
         settings, api_settings = _settings(config)

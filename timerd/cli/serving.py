@@ -1,38 +1,14 @@
-"""The `timerd` command: what is typed, checked and printed. What a command does stands elsewhere."""
+"""`timerd serve`: flags, environment and file become one checked configuration."""
 
 import os
 from typing import Annotated, Any
 
 import typer
 
-from timerd import __version__, serve
+from timerd import serve
 from timerd.config import ConfigError, read_config
 
-app = typer.Typer(
-    name="timerd",
-    help="A standalone, durable timer service.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
 
-
-def _version(asked: bool) -> None:
-    if asked:
-        typer.echo(f"timerd {__version__}")
-        raise typer.Exit()
-
-
-@app.callback()
-def main(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
-    ] = False,
-) -> None:
-    """A standalone, durable timer service."""
-
-
-@app.command("serve")
 def serve_command(
     config: Annotated[str | None, typer.Option(help="TOML file with any of the options below, and types.")] = None,
     data: Annotated[str | None, typer.Option(help="Directory that holds everything.  [default: timerd-data]")] = None,
