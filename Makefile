@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: demo test lint types imports sim bench check clean setup
+.PHONY: setup demo test lint types imports sim check clean
 
 setup: $(STAMP)
 
@@ -31,6 +31,11 @@ types: $(STAMP)
 
 imports: $(STAMP)
 	$(BIN)/lint-imports
+
+sim: $(STAMP)
+	$(BIN)/python -m tests.sim --seeds 1-60
+
+check: lint types imports sim test
 
 clean:
 	rm -rf $(VENV)
