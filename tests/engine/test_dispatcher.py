@@ -26,7 +26,8 @@ from timerd.engine.timer import Failure, RetryPolicy, Timer, TimerType
 T0 = 1_796_025_600_000
 OK = Accepted()
 REFUSED = Failed("HTTP 500")
-DOWN = Failed("connect", suspect=True)
+DOWN = Failed("connect", suspect=True, sent=False)
+DEAF = Failed("HTTP 503", suspect=True)
 HANGS = Failed("timeout", suspect=True, unknown=True)
 
 Target = Callable[[Batch], Outcome]
@@ -116,9 +117,9 @@ class FakeShard:
             entry.urgent = False
             attempts = 1 + (entry.timer.failure.attempts if entry.timer.failure else 0)
             old = entry.timer
-            entry.timer = Timer(
-                old.fire_at, old.generation, old.id, old.type, None, 0, Failure(attempts, 0, gap, 1, "")
-            )
+            error = failure.error if failure else named.error  # type: ignore[union-attr]
+            record = Failure(attempts, entry.counted, gap, entry.limit, error)
+            entry.timer = Timer(old.fire_at, old.generation, old.id, old.type, None, 0, record)
             self.entries[entry.timer.id] = entry
         return fired, buried
 
@@ -458,6 +459,31 @@ def test_an_outage_costs_no_attempt_and_meets_no_storm() -> None:
     world.run(300_000 + 50)
     assert len(world.fired) == 500
     assert not world.dispatcher.stats()["t"].breaker_open
+
+
+@pytest.mark.parametrize("outage", [DOWN, DEAF, HANGS, Failed("HTTP 503", suspect=True, retry_after_ms=100)])
+def test_an_outage_costs_no_attempt_whatever_happened_before(outage: Failed) -> None:
+    """Timers that failed by themselves before others succeeded are the first to meet the outage."""
+    world = World(type_of(max_lag_ms=0, batch_size=1, max_in_flight=20))
+    world.target = unless("x", REFUSED)
+    world.arm(2, prefix="x.1")
+    world.run(10)
+    world.arm(3, prefix="good")
+    world.run(10)
+    assert [entry.counted for entry in world.entries().values()] == [1, 1]
+    world.target = always(outage)
+    world.run(600_000)
+    assert [entry.counted for entry in world.entries().values()] == [1, 1]
+
+
+def test_a_poison_that_fails_in_the_same_way_while_others_succeed_is_counted() -> None:
+    world = World(type_of(max_lag_ms=0), target=unless("x-0", DEAF))
+    world.arm(1)
+    for n in range(30):
+        world.arm(1, prefix=f"good{n}")
+        world.run(1000)
+    assert world.entries()["x-0"].counted >= 3
+    assert len(world.fired) == 30
 
 
 def test_one_or_two_failures_do_not_open_the_breaker() -> None:

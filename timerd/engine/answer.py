@@ -44,6 +44,8 @@ class Failed(msgspec.Struct, frozen=True):
     """At most `ERROR_BYTES_MAX` bytes."""
     suspect: bool = False
     """A sign that the target is down, and not that something in the batch is bad."""
+    sent: bool = True
+    """False: nothing was sent, so nothing in the batch can be the cause."""
     unknown: bool = False
     """No answer came, so the processor may have seen the batch."""
     retry_after_ms: int | None = None
@@ -97,7 +99,8 @@ def read_answer(
     """
     if status is None or error is not None:
         error = error or "lost"
-        return Failed(clip(f"{error}: {detail}" if detail else error), suspect=True, unknown=error != "connect")
+        sent = error != "connect"
+        return Failed(clip(f"{error}: {detail}" if detail else error), suspect=True, sent=sent, unknown=sent)
     headers = headers or {}
     if 200 <= status < 300:
         if not body or not _claims_json(headers.get("content-type", "")):

@@ -82,11 +82,10 @@ class Breaker:
         gap_ms = round(backoff_ms(policy, self._failed_probes + 1) * jitter)
         self.probe_at = boot_ms + max(1, min(gap_ms, policy.max_backoff_ms))
 
-    def drop_probe(self, batch_no: int, probe_at: int = 0) -> None:
-        """The batch, if it was the probe, says nothing about the target; the next may leave at `probe_at`."""
+    def drop_probe(self, batch_no: int) -> None:
+        """The batch, if it was the probe, was not sent; the next may leave in its place."""
         if batch_no == self.probe:
             self.probe = None
-            self.probe_at = max(self.probe_at, probe_at)
 
     def _close(self) -> None:
         self.open = False

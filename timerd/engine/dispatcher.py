@@ -8,22 +8,19 @@ A batch's life: Take to each shard that gives a part -> Taken from each -> Post 
 Settled from each. Its slot is taken from the first Take to the last Settled, so what is in flight is bounded and a
 freed slot means a durable outcome. Every Take is followed by exactly one Settle, an empty part's too.
 
-What a failure makes of the members (ADR 3, ADR 4):
-- it says nothing about them (a down target, Retry-After, 410): they stay whole, and it does not count;
-- it may be one of them: they travel in half the size next time; it counts when there is only one.
 """
 
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from timerd.engine.answer import Accepted, Failed, Outcome
-from timerd.engine.backoff import backoff_ms, draw_jitter
+from timerd.engine.answer import Accepted, Outcome
+from timerd.engine.backoff import draw_jitter
 from timerd.engine.batch import Batch
 from timerd.engine.effect import Ready, Settled, Taken
 from timerd.engine.flow import Choice, Flow
 from timerd.engine.message import Settle, Take, WholeFailure
 from timerd.engine.now import Now
-from timerd.engine.timer import RetryPolicy, Timer, TimerType
+from timerd.engine.timer import Timer, TimerType
 
 OVERDUE_MS: Final = 1_000  # a take or a settlement is a turn of a shard: milliseconds, or the disk hangs
 
@@ -87,6 +84,9 @@ class _Open:
         self.posted = False
         self.settling = False
 
+    def as_posted(self, batch_no: int) -> Batch:
+        return Batch(batch_no, self.flow.name, self.timers, self.flagged, self.tried_at, self.whole)
+
 
 class _Counts:
     def __init__(self) -> None:
@@ -138,14 +138,16 @@ class Dispatcher:
         batch = self._open[batch_no]
         assert batch.posted, "an answer to a batch that was not posted"
         assert not batch.settling, "two answers to a batch"
-        policy = batch.flow.type.retry if batch.flow.type else RetryPolicy()
-        jitter = draw_jitter(policy, random)
+        flow = batch.flow
+        jitter = draw_jitter(flow.policy, random)
         if isinstance(outcome, Accepted):
-            batch.flow.breaker.succeed(now.boot_ms)
-            self._counts[batch.flow.name].unnamed += outcome.unnamed
+            flow.breaker.succeed(now.boot_ms)
+            self._counts[flow.name].unnamed += outcome.unnamed
             settle = Settle(batch_no, jitter, outcome.results)
         else:
-            settle = Settle(batch_no, jitter, failure=self._judge(now, batch_no, batch, outcome, policy, jitter))
+            settle = Settle(batch_no, jitter, failure=flow.judge(now, batch.as_posted(batch_no), outcome, jitter))
+            if outcome.gone:
+                self._out.append(PauseType(flow.name, outcome.error))
         self._settle(batch, settle)
 
     def emptied(self, batch_no: int) -> None:
@@ -279,12 +281,11 @@ class Dispatcher:
             counts = self._counts[batch.flow.name]
             counts.batches += 1
             counts.batch_timers += len(batch.timers)
-            name = batch.flow.name
-            self._out.append(Post(Batch(batch_no, name, batch.timers, batch.flagged, batch.tried_at, batch.whole)))
+            self._out.append(Post(batch.as_posted(batch_no)))
             return
         # Nothing was there any more, or nowhere to send it to: the type went while the takes were under way.
         batch.flow.breaker.drop_probe(batch_no)
-        failure = WholeFailure("the type was removed", RetryPolicy().min_backoff_ms, batch.whole)
+        failure = WholeFailure("the type was removed", batch.flow.policy.min_backoff_ms, batch.whole)
         self._settle(batch, Settle(batch_no, failure=failure if batch.timers else None))
 
     def _settle(self, batch: _Open, settle: Settle) -> None:
@@ -292,40 +293,6 @@ class Dispatcher:
         batch.awaited = set(batch.asked)
         self._out += [SendSettle(shard, settle) for shard in batch.asked]
         self._move(batch.flow)
-
-    def _judge(
-        self, now: Now, batch_no: int, batch: _Open, failed: Failed, policy: RetryPolicy, jitter: float
-    ) -> WholeFailure:
-        """What a failure of the whole batch makes of its members, and tell the flow what it says of the target."""
-        flow, breaker = batch.flow, batch.flow.breaker
-        gap_ms = max(1, round(policy.min_backoff_ms * jitter))
-        alone = batch.timers[0] if len(batch.timers) == 1 else None
-        if failed.suspect:
-            breaker.suspect(batch_no, alone.id if alone else None, policy, now.boot_ms, jitter)
-        if failed.retry_after_ms is not None:
-            until = now.boot_ms + failed.retry_after_ms
-            flow.hold(until)
-            breaker.drop_probe(batch_no, until)
-            return WholeFailure(failed.error, max(gap_ms, failed.retry_after_ms), batch.whole)
-        if failed.gone:
-            breaker.hear()
-            flow.gone = True
-            self._out.append(PauseType(flow.name, failed.error))
-            return WholeFailure(failed.error, gap_ms, batch.whole)
-        if failed.suspect:
-            # Where the target has answered others since these failed before, and is not taken to be down, it is one of
-            # these. Else nobody knows, and it costs them nothing.
-            if breaker.open or not 0 < batch.tried_at <= breaker.succeeded_at:
-                if alone and alone.failure and not breaker.open:
-                    # No probe spaces out the tries of a timer that is the only one to fail.
-                    gap_ms = max(1, round(backoff_ms(policy, alone.failure.attempts + 1) * jitter))
-                return WholeFailure(failed.error, gap_ms, batch.whole, unknown=failed.unknown)
-        else:
-            breaker.hear()
-        half = max(1, min(batch.whole, len(batch.timers)) // 2)
-        bury = alone is not None and failed.no_retry
-        counted = alone is not None and not bury
-        return WholeFailure(failed.error, gap_ms, half, counted=counted, unknown=failed.unknown, bury=bury)
 
 
 def _is_due(flow: Flow, now: Now) -> bool:

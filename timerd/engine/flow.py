@@ -1,7 +1,8 @@
 """One type's flow: what is ready of it in all shards, and whether, when and how much of it may leave.
 
-A flow knows counts, never timers: its work does not grow with how much is due. It decides one batch at a time and is
-asked again after every event; the dispatcher does the bookkeeping of the batches that are open.
+A flow knows counts, not timers: its work does not grow with how much is due. It decides one batch at a time and is
+asked again after every event; the dispatcher does the bookkeeping of the batches that are open. It also judges what a
+failure says of a batch and of the target (ADR 3).
 
 Invariants
 1. A batch is from one lane. Lanes are (type, limit): limit 0 are first attempts, any other the retries that may travel
@@ -13,11 +14,15 @@ Invariants
 
 from typing import Final, NamedTuple
 
+from timerd.engine.answer import Failed
+from timerd.engine.backoff import backoff_ms
+from timerd.engine.batch import Batch
 from timerd.engine.breaker import Breaker
 from timerd.engine.effect import Ready
+from timerd.engine.message import WholeFailure
 from timerd.engine.now import Now
 from timerd.engine.rate import Rate
-from timerd.engine.timer import TimerType
+from timerd.engine.timer import RetryPolicy, Timer, TimerType
 
 CLOSE_EARLY_MS_MAX: Final = 50  # a batch closes this much before max_lag is up: promise 3 has 250 ms for all the rest
 
@@ -132,9 +137,10 @@ class Flow:
         if self._rate:
             self._rate.give_back(asked - taken)
 
-    def hold(self, until_boot_ms: int) -> None:
-        """Let nothing leave before then, as the target asked."""
-        self._held_until = max(self._held_until, until_boot_ms)
+    @property
+    def policy(self) -> RetryPolicy:
+        """How its failures are tried again."""
+        return self.type.retry if self.type else RetryPolicy()
 
     @property
     def idle(self) -> bool:
@@ -185,6 +191,49 @@ class Flow:
         if self.breaker.open:
             return first if self._first_probed_at <= retries.last_try() else retries
         return retries if self._retries_next else first
+
+    def judge(self, now: Now, batch: Batch, failed: Failed, jitter: float) -> WholeFailure:
+        """What a failure of the whole batch makes of its members; the breaker and the hold learn what it says of the
+        target.
+
+        Either it says nothing about them (a down target, Retry-After, 410): they stay whole, and it does not count. Or
+        it may be one of them: they travel in half the size next time, and it counts when there is only one.
+        """
+        breaker, policy = self.breaker, self.policy
+        alone = batch.timers[0] if len(batch.timers) == 1 else None
+        gap_ms = max(1, round(policy.min_backoff_ms * jitter))
+        if failed.suspect:
+            breaker.suspect(batch.batch_no, alone.id if alone else None, policy, now.boot_ms, jitter)
+        else:
+            breaker.hear()
+        if failed.retry_after_ms is not None:
+            self._held_until = max(self._held_until, now.boot_ms + failed.retry_after_ms)
+            return WholeFailure(failed.error, max(gap_ms, failed.retry_after_ms), batch.whole)
+        if failed.gone:
+            self.gone = True
+            return WholeFailure(failed.error, gap_ms, batch.whole)
+        if failed.suspect and not self._is_own_fault(batch, failed, alone):
+            if alone and alone.failure and not breaker.open:
+                # No probe spaces out the tries of a timer that is the only one to fail.
+                gap_ms = max(1, round(backoff_ms(policy, alone.failure.attempts + 1) * jitter))
+            return WholeFailure(failed.error, gap_ms, batch.whole, unknown=failed.unknown)
+        half = max(1, min(batch.whole, len(batch.timers)) // 2)
+        bury = alone is not None and failed.no_retry
+        counted = alone is not None and not bury
+        return WholeFailure(failed.error, gap_ms, half, counted=counted, unknown=failed.unknown, bury=bury)
+
+    def _is_own_fault(self, batch: Batch, failed: Failed, alone: Timer | None) -> bool:
+        """Whether a sign of a down target comes from something in the batch.
+
+        It does when the target has taken other batches since these timers failed before, and is not known to be down.
+        To split a batch by that is cheap; to count it against a timer wants more: that it failed in the same way then.
+        So the first batches that meet an outage, before the breaker has noticed, pay nothing for what they had before.
+        """
+        if self.breaker.open or not failed.sent or not 0 < batch.tried_at <= self.breaker.succeeded_at:
+            return False
+        if alone is None or alone.failure is None:
+            return True
+        return alone.failure.error.partition(":")[0] == failed.error.partition(":")[0]
 
     def waits(self, now: Now) -> bool:
         """Whether something may leave now by all that time and target decide: it lacks a slot, or somebody's work."""
