@@ -1,0 +1,42 @@
+"""The rate: exact in both directions, never more than allowed and never later than named."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from timerd.engine.rate import Rate
+
+
+def test_a_tenth_of_a_second_may_be_saved_up() -> None:
+    assert [Rate(r, 0).burst for r in (0.1, 1, 9.9, 20, 1000)] == [1, 1, 1, 2, 100]
+
+
+def test_what_did_not_pass_is_given_back() -> None:
+    rate = Rate(100.0, 0)
+    rate.spend(10)
+    assert rate.free_at(10, 0) == 100
+    rate.give_back(4)
+    assert rate.free_at(10, 0) == 60
+    rate.give_back(1000)
+    assert rate.free_at(10, 0) == 0
+
+
+@given(st.floats(0.01, 10_000), st.lists(st.tuples(st.integers(1, 1000), st.integers(0, 500)), max_size=60))
+def test_no_span_holds_more_than_its_rate_and_a_burst(per_second: float, wishes: list[tuple[int, int]]) -> None:
+    rate = Rate(per_second, 0)
+    now, passed = 0, []
+    for timers, later in wishes:
+        now += later
+        timers = min(timers, rate.burst)
+        at = rate.free_at(timers, now)
+        if at > now:
+            assert rate.free_at(timers, at - 1) == at, "named a moment that was not the first"
+        now = at
+        assert rate.free_at(timers, now) == now
+        rate.spend(timers)
+        passed.append((now, timers))
+    exact = max(1, round(per_second * 1000)) / 1000
+    for i, (start, _) in enumerate(passed):
+        total = 0
+        for at, timers in passed[i:]:
+            total += timers
+            assert total <= exact * (at - start) / 1000 + rate.burst + 1e-6
