@@ -28,10 +28,9 @@ class Inbox:
         self._messages.append((message, size))
         self.bytes += size
 
-    def gather(self) -> list[Message]:
-        """Take the messages of one turn."""
+    def gather(self, room: int = TURN_BYTES_MAX) -> list[Message]:
+        """Take the messages of one turn: up to `room` bytes, or one."""
         gathered: list[Message] = []
-        room = TURN_BYTES_MAX
         while self._messages and (not gathered or self._messages[0][1] <= room):
             message, size = self._messages.popleft()
             gathered.append(message)

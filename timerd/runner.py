@@ -16,7 +16,7 @@ from timerd.engine.effect import Effect, Reply, Turn
 from timerd.engine.message import Message
 from timerd.engine.now import Now
 from timerd.engine.shard import Shard
-from timerd.inbox import Inbox
+from timerd.inbox import TURN_BYTES_MAX, Inbox
 from timerd.ports import Clock, Frame, Log
 from timerd.wheel import Wheel
 
@@ -30,6 +30,8 @@ class Runner:
         self.shards = {shard.id: shard for shard in shards}
         self.turns = 0
         self.appended_bytes = 0
+        self.turn_bytes = TURN_BYTES_MAX
+        """What a shard's turn gathers at most."""
         self.on_effects: Callable[[Now, list[Effect]], int | None] = lambda now, effects: None
         """Told the effects of a turn that are no replies, also when there are none. Answers with the ms until it wants
         to be called again, or None."""
@@ -77,7 +79,7 @@ class Runner:
         for id in rung:
             shard = self.shards[id]
             inbox = self._inboxes[id]
-            for message in inbox.gather():
+            for message in inbox.gather(self.turn_bytes):
                 shard.step(now, message)
             if inbox:
                 self._rung.add(id)

@@ -12,11 +12,12 @@ from typing import Any
 
 import structlog
 
-from timerd.engine.checkpointing import LogState, is_pressing, slices_for
+from timerd.engine.checkpointing import TURN_BYTES_PRESSED, LogState, is_pressing, slices_for
 from timerd.engine.message import FindBodies, Relocate, SetReserve, Slice
 from timerd.engine.ring import SLOTS, RingTable, slot_of
 from timerd.engine.shard import SLICE_TIMERS, Shard
 from timerd.engine.timer import BodyRef
+from timerd.inbox import TURN_BYTES_MAX
 from timerd.ports import BodySegment, Log
 from timerd.runner import Runner
 
@@ -85,6 +86,7 @@ class Upkeep:
     def _log_work(self, appended: int) -> Callable[[], Any] | None:
         oldest = self._log.oldest()
         if oldest is None:
+            self._runner.turn_bytes = TURN_BYTES_MAX
             return None
         usage = self._log.usage()
         checkpoint = self._checkpoint_bytes()
@@ -98,7 +100,9 @@ class Upkeep:
             return lambda: self._log.trim(needed)
         pinned_bytes = max(1, checkpoint * sum(pinning.values()) // SLOTS)
         state = LogState(usage.frame_bytes, usage.segment_bytes, checkpoint + self.reserve_bytes(), pinned_bytes)
-        if is_pressing(state):
+        pressing = is_pressing(state)
+        self._runner.turn_bytes = TURN_BYTES_PRESSED // len(self._runner.shards) if pressing else TURN_BYTES_MAX
+        if pressing:
             timers = max(1, sum(shard.state.timers for shard in self._shards()))
             self._slice_bytes = max(4096, checkpoint * min(SLICE_TIMERS, timers) // timers)
             # The shard with most to write first; they come out level.

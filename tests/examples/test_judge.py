@@ -88,7 +88,7 @@ def test_an_outage_excuses_lateness_but_no_poll_too_many() -> None:
     delayed = good(*TIMES[:3], 19_900, 25_000)
     assert found(delayed) == [LATE]
     assert verdict(delayed, outages=outage).passed
-    assert not verdict(good(*TIMES[:3], 23_000), outages=outage).passed
+    assert not verdict(good(*TIMES[:3], 23_500), outages=outage).passed
     assert not verdict(good(*TIMES[:3], 17_000, 18_500, 23_500), outages=outage).passed
 
 

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, NamedTuple
 
+import msgspec
 from aiohttp import web
 
 
@@ -104,7 +105,8 @@ class Processor:
         self.open += 1
         self.open_max = max(self.open_max, self.open)
         try:
-            body = await request.json() if request.can_read_body else {}
+            data = await request.read()
+            body = msgspec.json.decode(data) if data else {}
             ids = [timer["id"] for timer in body.get("timers", ())]
             delivery = Delivery(at, request.method, request.path, dict(request.headers), body, ids)
             self.deliveries.append(delivery)

@@ -15,7 +15,10 @@ counted roughly: frame heads, fill of the last segment, slices of unequal size.
 from typing import Final, NamedTuple
 
 PACE: Final = 2
-SLICES_A_TURN_MAX: Final = 4  # about 10 ms of the loop
+SLICES_A_TURN_MAX: Final = 6  # about 15 ms of the loop
+TURN_BYTES_PRESSED: Final = 768 << 10
+"""What turns may gather in all while slices are being written: half of what that many slices come to, so that the pace
+is kept whatever is offered. Beyond it callers wait a little."""
 
 
 class LogState(NamedTuple):

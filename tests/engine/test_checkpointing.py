@@ -1,0 +1,60 @@
+"""The bound on the log, played through with a model of segments: promise 9 as arithmetic."""
+
+import pytest
+
+from timerd.engine.checkpointing import TURN_BYTES_PRESSED, LogState, is_pressing, slices_for
+
+SEGMENT = 16 << 20
+SLICE = 280_000  # about 4,000 timers
+SHARDS = 8  # each has at least one slice
+
+
+def play(live: int, turn_bytes: int, turns: int) -> tuple[float, float]:
+    """Churn over a fixed live state; (worst disk - 2 segments, as multiple of live; written over appended)."""
+    slots = max(SHARDS, live // SLICE)  # so many slices make a full checkpoint
+    slot_bytes = slice_bytes = max(1, live // slots)
+    covered = dict.fromkeys(range(slots), 0)  # slot -> position of its newest slice; 0: its first arms
+    position, first = live, 0  # the log begins with everything armed once
+    worst, slices_written = 0.0, 0
+    appended, pressing = 0, False
+    for _ in range(turns):
+        turn = min(turn_bytes, TURN_BYTES_PRESSED) if pressing else turn_bytes
+        position += turn
+        appended += turn
+        segments = position // SEGMENT + 1
+        end_of_oldest = (first + 1) * SEGMENT
+        pinned = [slot for slot, at in covered.items() if at < end_of_oldest]
+        disk = (segments - first) * SEGMENT
+        worst = max(worst, (disk - 2 * SEGMENT) / live)
+        if first < segments - 1 and not pinned:
+            first += 1
+            continue
+        state = LogState(disk, SEGMENT, live, live * len(pinned) // slots if first < segments - 1 else 0)
+        if pressing := is_pressing(state):
+            for _ in range(slices_for(turn, slice_bytes)):
+                slot = next(iter(covered))
+                del covered[slot]
+                covered[slot] = position
+                position += slot_bytes
+                slices_written += slot_bytes
+    return worst, slices_written / appended
+
+
+@pytest.mark.parametrize("live", [10_000, 1_000_000, 20_000_000, 100_000_000])
+@pytest.mark.parametrize("turn_bytes", [10_000, 300_000, 2_000_000])
+def test_churn_stays_within_three_times_live_and_two_segments(live, turn_bytes):
+    turns = max(2_000, 12 * live // turn_bytes)
+    worst, amplification = play(live, turn_bytes, turns)
+    assert worst <= 3.0, f"disk rose to {worst:.2f} x live and two segments"
+    if live >= 5 * SEGMENT:
+        assert amplification <= 1.5, f"{amplification:.2f} bytes of slices for each byte appended"
+
+
+def test_nothing_presses_when_the_oldest_segment_can_go():
+    assert not is_pressing(LogState(disk=10**9, segment=SEGMENT, live=1, pinned=0))
+
+
+def test_slices_keep_pace_and_are_bounded():
+    assert slices_for(0, 1_000) == 1
+    assert slices_for(1_000, 1_000) == 2
+    assert slices_for(10**9, 1_000) == 6

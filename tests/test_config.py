@@ -1,0 +1,51 @@
+"""Configuration: flag over environment over file, and every refusal names its option."""
+
+import pytest
+
+from timerd.config import Config, ConfigError, option_names, read_config
+
+
+def test_flag_over_environment_over_file_over_default(tmp_path):
+    file = tmp_path / "timerd.toml"
+    file.write_text('port = 1\nnode = "file"\nmax-body = 2048\nmax-payload = 1024\n[types.a]\nurl = "http://h/"\n')
+    config = read_config({"port": 3}, {"TIMERD_PORT": "2", "TIMERD_NODE": "environment"}, str(file))
+    assert (config.port, config.node, config.max_body) == (3, "environment", 2048)
+    assert config.types == {"a": {"url": "http://h/"}}
+    assert config.host == Config().host
+
+
+def test_every_option_can_come_from_the_environment():
+    assert set(option_names()) == set(Config.__struct_fields__) - {"types"}
+    assert read_config({}, {"TIMERD_INSECURE": "true", "TIMERD_SHARDS": "3"}, None).insecure
+
+
+@pytest.mark.parametrize(
+    ("flags", "environment", "named"),
+    [
+        ({"port": 70_000}, {}, "--port"),
+        ({"shards": 0}, {}, "--shards"),
+        ({"grace": -1.0}, {}, "--grace"),
+        ({"segment_bytes": 10}, {}, "--segment-bytes"),
+        ({"max_payload": 1 << 30}, {}, "--max-payload"),
+        ({"tls_cert": "a.pem"}, {}, "--tls-cert"),
+        ({"node": ""}, {}, "--node"),
+        ({"log_level": "loud"}, {}, "--log-level"),
+        ({}, {"TIMERD_PORT": "many"}, "port"),
+    ],
+)
+def test_a_refusal_names_the_option(flags, environment, named):
+    with pytest.raises(ConfigError, match=named):
+        read_config(flags, environment, None)
+
+
+@pytest.mark.parametrize("text", ["port = ", "nonsense = 1", 'port = "x"', "[types]\na = 1"])
+def test_a_bad_file_is_refused(tmp_path, text):
+    file = tmp_path / "timerd.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError):
+        read_config({}, {}, str(file))
+
+
+def test_a_missing_file_is_refused():
+    with pytest.raises(ConfigError, match="nowhere"):
+        read_config({}, {}, "/nowhere.toml")
