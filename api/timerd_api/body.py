@@ -30,6 +30,7 @@ from timerd_api.problem import (
 
 JSON: Final = "application/json"
 MSGPACK: Final = "application/msgpack"
+_JSON_BYTES: Final = JSON.encode()
 
 T = TypeVar("T")
 
@@ -44,8 +45,8 @@ class Intake:
 
     async def read(self, headers: Mapping[bytes, bytes], receive: Receive) -> bytes:
         """The whole body; it counts until it is given to `release`. Raises Problem, and then nothing counts."""
-        announced = headers.get(b"content-length", b"0")
-        if not announced.isdigit() or int(announced[:20]) > self._one_bytes_max:
+        announced = headers.get(b"content-length", b"0")  # what is announced falsely is still counted as it comes
+        if announced.isdigit() and int(announced[:20]) > self._one_bytes_max:
             raise self._too_large()
         message = await receive()
         body: bytes = message.get("body", b"")
@@ -86,8 +87,10 @@ def is_packed(headers: Mapping[bytes, bytes]) -> bool:
 
     A body without a type is refused too: a web page can send one to a local address without asking first.
     """
-    given = headers.get(b"content-type", b"").decode("latin-1")
-    media_type = given.partition(";")[0].strip().lower()
+    given = headers.get(b"content-type", b"")
+    if given == _JSON_BYTES:  # how nearly everybody writes it
+        return False
+    media_type = given.decode("latin-1").partition(";")[0].strip().lower()
     if media_type == JSON:
         return False
     if media_type == MSGPACK:
@@ -147,6 +150,8 @@ def fault_of(error: msgspec.ValidationError, at: str = "") -> Fault:
 
 def wants_msgpack(accept: bytes) -> bool:
     """Whether an Accept header puts MessagePack before JSON. JSON is the answer to everything unclear."""
+    if b"msgpack" not in accept.lower():
+        return False
     best = {JSON: (0.0, 0), MSGPACK: (0.0, 0)}  # quality, then what is named first
     for place, part in enumerate(accept.decode("latin-1").split(",")):
         media_range, *parameters = [piece.strip().lower() for piece in part.split(";")]

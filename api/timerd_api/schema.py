@@ -165,7 +165,7 @@ class RetryBody(msgspec.Struct, forbid_unknown_fields=True):
     max_attempts: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
     min_backoff: Duration = "1s"
     max_backoff: Duration = "5m"
-    multiplier: Annotated[float, Meta(ge=1, le=100)] = 2
+    multiplier: Annotated[float, Meta(ge=1, le=100)] = 2.0
     jitter: Annotated[float, Meta(ge=0, le=1)] = 0.2
 
 

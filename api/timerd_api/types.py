@@ -106,7 +106,7 @@ def timer_type(name: str, body: TypeBody) -> TimerType:
 
     if body.kind != "processor":
         check("/kind", "is not available in this version; only 'processor' is")
-    if isinstance(body.url, UnsetType):
+    elif isinstance(body.url, UnsetType):
         check("/url", "is missing")
     else:
         check("/url", _url_fault(body.url))

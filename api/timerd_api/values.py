@@ -88,7 +88,10 @@ def expires_at(headers: Mapping[bytes, bytes]) -> int | None:
 
 def prefers_minimal(headers: Iterable[tuple[bytes, bytes]]) -> bool:
     """Whether a `Prefer` header (RFC 7240) asks for `return=minimal`."""
-    asked = b",".join(value for name, value in headers if name == b"prefer").lower()
+    given = [value for name, value in headers if name == b"prefer"]
+    if given == [b"return=minimal"]:
+        return True
+    asked = b",".join(given).lower()
     return any(part.partition(b";")[0].replace(b" ", b"") == b"return=minimal" for part in asked.split(b","))
 
 

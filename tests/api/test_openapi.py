@@ -1,0 +1,77 @@
+"""The contract that is served: it is the golden one, valid, and about the routes there are."""
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import httpx
+import msgspec
+from fastapi import FastAPI
+from openapi_spec_validator import validate
+from timerd_api import openapi
+from timerd_api.app import _Door, create_app
+from timerd_api.settings import ApiSettings
+
+from tests.api.fake_service import FakeService
+
+GOLDEN = Path(__file__).parents[2] / "api" / "openapi.json"
+
+
+def test_golden() -> None:
+    assert openapi.encoded() == GOLDEN.read_bytes(), "python -m timerd_api.openapi api/openapi.json writes it anew"
+
+
+async def test_served(client: httpx.AsyncClient) -> None:
+    response = await client.get("/openapi.json")
+    assert response.headers["content-type"] == "application/json"
+    assert response.content == GOLDEN.read_bytes()
+
+
+def test_valid() -> None:
+    validate(openapi.document())
+
+
+def test_every_route_is_in_it_and_no_other(service: FakeService) -> None:
+    app = create_app(service, ApiSettings())
+    assert isinstance(app, _Door)
+    assert isinstance(app._surface, FastAPI)
+    routes = {(m.lower(), r.path) for r in app._surface.routes for m in r.methods}  # type: ignore[attr-defined]
+    assert routes | {("post", "/v1/timers")} == {(call.method, call.path) for call in openapi.CALLS}
+
+
+def test_operation_ids_are_unique() -> None:
+    operations = [o for path in openapi.document()["paths"].values() for o in path.values()]
+    assert len({o["operationId"] for o in operations}) == len(operations)
+
+
+async def test_the_page_needs_nothing_else(client: httpx.AsyncClient) -> None:
+    response = await client.get("/docs")
+    assert response.headers["content-type"].startswith("text/html")
+    text = response.text
+    assert not re.search(r"<script|<link|<img|url\(|@import|https?://(?!timerd\.dev/problems)", text)
+    ids, links = set(), set()
+
+    class Reader(HTMLParser):
+        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+            given = dict(attrs)
+            ids.add(given.get("id"))
+            if (href := given.get("href")) and href.startswith("#"):
+                links.add(href[1:])
+
+    Reader().feed(text)
+    assert links
+    assert links <= ids
+    for call in openapi.CALLS:
+        assert f"<code>{call.path}</code>" in text
+
+
+async def test_answers_fit_their_schemas(client: httpx.AsyncClient, service: FakeService) -> None:
+    await client.put("/v1/timers/a", json={"type": "poll", "delay": "1h", "payload": [1]})
+    await client.post("/v1/timers", json={"timers": [{"id": "b", "type": "poll", "delay": 5}]})
+    service.dead["d"] = service.timers["b"]
+    for call in openapi.CALLS:
+        if call.method != "get" or not isinstance(shape := call.answers.get(200), type):
+            continue
+        response = await client.get(call.path.replace("{id}", "a").replace("{name}", "poll"))
+        value = msgspec.json.decode(response.content, type=shape, strict=True)
+        assert msgspec.json.decode(msgspec.json.encode(value)) == response.json()
