@@ -60,6 +60,7 @@ class FileLog:
         self._supply = Supply(directory, disk, self._spares, self._bodies, self._room, self._rest)
         self._replayed = False
         self._busy = False  # an append is under way
+        self._closed = False
         self._failure: BaseException | None = None
 
     @classmethod
@@ -122,9 +123,9 @@ class FileLog:
         Bodies placed before are durable by then as well. Returns the bytes that the frames took. Raises LogFailed, now
         and ever after; a cancelled append fails the log too, since its outcome is not known.
         """
+        self._refuse_if_failed()
         assert self._replayed, "replay comes first"
         assert not self._busy, "one append at a time"
-        self._refuse_if_failed()
         waiting = deque(EncodedFrame(each.shard, each.lsn, codec.encode(each.records)) for each in frames)
         for each in waiting:
             self._lsns.follow(each.shard, each.lsn)
@@ -212,11 +213,18 @@ class FileLog:
         return LogUsage(frame_bytes, self._bodies.disk_bytes, self._segment_bytes)
 
     async def close(self) -> None:
-        """Let go of files and lock. Appends nothing; marks the log's end as on disk, which it is."""
+        """Let go of files and lock; again does nothing. Appends nothing; marks the log's end as on disk, which it is.
+
+        Raises LogFailed when that mark can't be written; nothing is lost by it.
+        """
+        if self._closed:
+            return
+        self._closed = True
         await self._supply.stop()
         sound = self._replayed and not self._busy and not self._failure and not self._supply.failure
         self._failure = self._failure or LogFailed("the log is closed")
-        await self._worker.run(self._let_go, sound)
+        with self._fatal():
+            await self._worker.run(self._let_go, sound)
 
     def _rest(self) -> int:
         return self._segments[-1].room if self._segments else 0
@@ -271,13 +279,15 @@ class FileLog:
     def _let_go(self, sound: bool) -> None:
         """A worker job."""
         last = self._segments[-1] if self._segments else None
-        if last and last.file is not None:
-            if sound:
+        try:
+            if last and sound:
                 last.finish(self._disk)
-            self._disk.close(last.file)
-        self._spares.close()
-        self._bodies.close()
-        self._disk.close(self._lock)
+        finally:
+            if last and last.file is not None:
+                self._disk.close(last.file)
+            self._spares.close()
+            self._bodies.close()
+            self._disk.close(self._lock)
 
     def _refuse_if_failed(self) -> None:
         failure = self._failure or self._supply.failure

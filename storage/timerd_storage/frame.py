@@ -1,17 +1,18 @@
 """Frames: how the records of one turn lie in a segment.
 
     0        4          8        12     13       16      20    28         36       44
-    +--------+----------+--------+------+--------+-------+-----+----------+--------+---------+
-    | marker | checksum | length | kind | zeros  | shard | lsn | position | synced | payload |
-    +--------+----------+--------+------+--------+-------+-----+----------+--------+---------+
+    +--------+----------+--------+------+--------+-------+-----+----------+--------+---------+-----+
+    | marker | checksum | length | kind | zeros  | shard | lsn | position | synced | payload | end |
+    +--------+----------+--------+------+--------+-------+-----+----------+--------+---------+-----+
 
-Integers are little-endian. `length` counts the payload. `checksum` is the CRC-32 of everything after itself.
+Integers are little-endian. `length` counts the payload. `checksum` is the CRC-32 of everything after itself but `end`.
 `position` is where the frame begins in the log as a whole, counted in bytes of frames from the log's first day: bytes
 that were copied or have come to lie elsewhere do not pass. `synced` is the position up to which the log was known to
 be on disk when this frame was written: a later frame that says so is the proof that an earlier one had been whole.
 
 The marker is no valid UTF-8 and holds no zero, so that neither text nor filler looks like it; it can be searched for.
-There is no padding: the checksum, not alignment, tells a torn frame.
+`end` is one byte that is not zero, so that the last byte that is not zero is the end of the last frame, for everybody
+who looks. There is no padding: the checksum, not alignment, tells a torn frame.
 
 This module knows bytes. It does not know files, and it does not know what a bad frame means. See recover.py.
 """
@@ -22,12 +23,15 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 MARKER: Final = b"\xf7TF\xb1"
+END: Final = b"\xb1"
 HEADER: Final = struct.Struct("<4sIIB3xIQQQ")
 TURN: Final = 1  # the only kind of version 1: the records of one turn of one shard
 PAYLOAD_BYTES_MAX: Final = 64 << 20  # the largest request (16 MiB) and the largest slice, with ease; more is damage
 _CHECKED_FROM: Final = 8
 _HEAD: Final = struct.Struct("<4sI")
 _REST: Final = struct.Struct("<IB3xIQQQ")
+
+OVERHEAD_BYTES: Final = HEADER.size + len(END)
 
 assert HEADER.size == 44
 assert _HEAD.size + _REST.size == HEADER.size
@@ -50,7 +54,7 @@ def encode(shard: int, lsn: int, position: int, synced: int, payload: bytes) -> 
     assert len(payload) <= PAYLOAD_BYTES_MAX
     assert synced <= position
     rest = _REST.pack(len(payload), TURN, shard, lsn, position, synced)
-    return _HEAD.pack(MARKER, zlib.crc32(payload, zlib.crc32(rest))) + rest + payload
+    return _HEAD.pack(MARKER, zlib.crc32(payload, zlib.crc32(rest))) + rest + payload + END
 
 
 def read(data: bytes, offset: int, position: int) -> RawFrame | None:
@@ -60,11 +64,11 @@ def read(data: bytes, offset: int, position: int) -> RawFrame | None:
         return None
     marker, checksum, length, kind, shard, lsn, at, synced = HEADER.unpack_from(data, offset)
     end = start + length
-    if marker != MARKER or at != position or length > PAYLOAD_BYTES_MAX or end > len(data) or kind != TURN:
+    if marker != MARKER or at != position or length > PAYLOAD_BYTES_MAX or kind != TURN:
         return None
-    if zlib.crc32(memoryview(data)[offset + _CHECKED_FROM : end]) != checksum:
+    if data[end : end + 1] != END or zlib.crc32(memoryview(data)[offset + _CHECKED_FROM : end]) != checksum:
         return None
-    return RawFrame(position, position + HEADER.size + length, shard, lsn, synced, data[start:end])
+    return RawFrame(position, position + OVERHEAD_BYTES + length, shard, lsn, synced, data[start:end])
 
 
 def search(data: bytes, offset: int, position: int) -> Iterator[RawFrame]:

@@ -5,14 +5,12 @@ because records hold live timers, which change.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Final
 
 from timerd.engine.errors import CorruptLog, LogFailed
 from timerd.engine.timer import BodyRef
 from timerd.ports import Body, BodySegment, Frame, LogUsage, OldestSegment
 from timerd_storage import body, codec
-
-_FRAME_BYTES: Final = 44  # of a frame beside its payload, as in files
+from timerd_storage.frame import OVERHEAD_BYTES
 
 
 class MemoryLog:
@@ -59,10 +57,10 @@ class MemoryLog:
             assert frame.lsn == self._lsns.get(frame.shard, frame.lsn - 1) + 1, "lsns are dense"
             self._lsns[frame.shard] = frame.lsn
             payload = codec.encode(frame.records)
-            if _size(self._segments[-1]) + len(payload) + _FRAME_BYTES > self._segment_bytes and self._segments[-1]:
+            if _size(self._segments[-1]) + len(payload) + OVERHEAD_BYTES > self._segment_bytes and self._segments[-1]:
                 self._segments.append([])
             self._segments[-1].append((frame.shard, frame.lsn, payload))
-            length += len(payload) + _FRAME_BYTES
+            length += len(payload) + OVERHEAD_BYTES
         self._placed.clear()
         self._granted -= granted
         return length
@@ -139,7 +137,7 @@ class MemoryLog:
 
 
 def _size(segment: Sequence[tuple[int, int, bytes]]) -> int:
-    return sum(len(payload) + _FRAME_BYTES for _, _, payload in segment)
+    return sum(len(payload) + OVERHEAD_BYTES for _, _, payload in segment)
 
 
 def _body_size(bodies: Mapping[int, tuple[str, bytes]]) -> int:

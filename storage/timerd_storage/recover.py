@@ -60,6 +60,9 @@ def arrange(files: Sequence[FileHead]) -> Arrangement:
             # next. So no crash leaves a hole.
             raise corrupt(after.path, 0, f"the segment before it, number {after.number - 1}, is missing")
     last = max((index for index, file in enumerate(files) if is_opened(file)), default=-1)
+    if last == -1 and files and (len(files) > 1 or files[0].number != 1):
+        # The first segment of all is opened before a spare is made behind it. So there had been a header.
+        raise corrupt(files[0].path, 0, "no segment has a header that can be read, and this is no new log")
     for file in files[: last + 1]:
         if file.header is None or not is_opened(file):
             raise corrupt(file.path, 0, "its header is damaged, and segments with a header follow")

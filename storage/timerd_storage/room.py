@@ -16,7 +16,10 @@ class Room:
 
     def __init__(self, segment_bytes: int, piece_bytes: int) -> None:
         self.segment_bytes = segment_bytes
-        self._cushion = segment_bytes - piece_bytes  # with the piece that filling may overshoot: one segment
+        # Filling aims a piece above what a grant asks for, so that small grants never wait for it, and may overshoot by
+        # another: together one segment, which is what an idle log holds beside the one being written.
+        self._cushion = segment_bytes - 2 * piece_bytes
+        self._ahead = piece_bytes
         self._granted_frames = 0
         self._granted_bodies = 0
         self._leaving_frames = 0
@@ -41,6 +44,10 @@ class Room:
         """It is written, or was never needed."""
         self._granted_frames -= self._leaving_frames
         self._granted_bodies -= self._leaving_bodies
+
+    def frames_to_fill(self, more: int) -> int:
+        """Bytes of frames that are to be in hand, so that `more` and a little beside it will be accepted."""
+        return self.frames_wanted(more) + self._ahead
 
     def frames_wanted(self, more: int) -> int:
         """Bytes of frames that must be in hand for `more` to be accepted."""

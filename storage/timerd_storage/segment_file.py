@@ -24,7 +24,7 @@ class EncodedFrame(NamedTuple):
     @property
     def length(self) -> int:
         """Bytes that it takes in a segment."""
-        return frame.HEADER.size + len(self.payload)
+        return frame.OVERHEAD_BYTES + len(self.payload)
 
 
 @dataclass(slots=True)

@@ -19,7 +19,7 @@ from timerd_storage.segment import HEADER_BYTES
 from timerd_storage.worker import Worker
 
 PIECE_BYTES_MAX: Final = 1 << 20  # written and synced in a few milliseconds
-_BLOCK: Final = 4096
+_BLOCK: Final = 4096  # a file takes whole blocks, whatever its size
 
 
 @dataclass
@@ -48,7 +48,7 @@ class Spares:
     @property
     def piece_bytes(self) -> int:
         """How much is filled in one go."""
-        return max(_BLOCK, min(PIECE_BYTES_MAX, self._segment_bytes // 16))
+        return min(PIECE_BYTES_MAX, self._segment_bytes // 16)
 
     @property
     def room(self) -> int:

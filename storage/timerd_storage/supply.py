@@ -16,7 +16,7 @@ from timerd_storage.room import Room
 from timerd_storage.spares import Spares
 
 _FILL_AGAIN_S: Final = 0.2  # soon enough for a caller that tries again, too seldom to spin
-_CLEARLY_FREE_SEGMENTS: Final = 4  # free space that no other process takes while a spare is being made
+_CLEARLY_FREE_SEGMENTS: Final = 2  # free space that no other process takes while a spare is being made
 
 
 class Supply:
@@ -35,8 +35,8 @@ class Supply:
         self._starved = False  # the last attempt met a full disk
         self._fill_after = 0.0  # on the loop's clock: no attempt before
         self._stopped = True
-        self.failure: OSError | None = None
-        """A write or sync that failed for another reason than want of space: the log can't go on."""
+        self.failure: Exception | None = None
+        """What went wrong, if it was not want of space: the log can't go on."""
 
     def start(self) -> None:
         """The log can be written from now on."""
@@ -69,18 +69,23 @@ class Supply:
         self._fill(0, 0)
 
     def space_came_back(self) -> None:
-        """Something was deleted: the next attempt need not wait."""
+        """Something was deleted: the disk may be thought to have room again, until it says otherwise."""
+        self._starved = False
         self._fill_after = 0.0
         self.refill()
 
-    def _missing_frames(self, more: int) -> int:
-        return max(0, self._room.frames_wanted(more) - self._rest() - self._spares.room)
+    def _in_hand(self) -> int:
+        return self._rest() + self._spares.room
 
-    def _missing_bodies(self, more: int) -> int:
-        return max(0, self._room.bodies_wanted(more) - self._bodies.room)
+    def _to_fill(self, frame_bytes: int) -> bool:
+        return self._in_hand() < self._room.frames_to_fill(frame_bytes)
+
+    def _to_prepare(self, body_bytes: int) -> bool:
+        return self._bodies.full or self._bodies.room < self._room.bodies_wanted(body_bytes)
 
     def _in_sight(self, frame_bytes: int, body_bytes: int) -> bool:
-        missing = self._missing_frames(frame_bytes) + self._missing_bodies(body_bytes)
+        missing = max(0, self._room.frames_wanted(frame_bytes) - self._in_hand())
+        missing += max(0, self._room.bodies_wanted(body_bytes) - self._bodies.room)
         if not missing:
             return True
         if self._starved:
@@ -91,20 +96,20 @@ class Supply:
     def _fill(self, frame_bytes: int, body_bytes: int) -> None:
         if self._stopped or self.failure or (self._filling and not self._filling.done()):
             return
-        if self._missing_frames(frame_bytes) or self._missing_bodies(body_bytes) or self._bodies.full:
+        if self._to_fill(frame_bytes) or self._to_prepare(body_bytes):
             loop = asyncio.get_running_loop()
             if loop.time() >= self._fill_after:
                 self._filling = loop.create_task(self._make_room(frame_bytes, body_bytes))
 
     async def _make_room(self, frame_bytes: int, body_bytes: int) -> None:
         try:
-            while not self._stopped and self._missing_frames(frame_bytes):
+            while not self._stopped and self._to_fill(frame_bytes):
                 await self._spares.add_piece()
-            while not self._stopped and (self._missing_bodies(body_bytes) or self._bodies.full):
+            while not self._stopped and self._to_prepare(body_bytes):
                 await self._bodies.prepare(self._spares.piece_bytes)
             self._starved = False
-        except OSError as error:
-            if error.errno not in NO_SPACE:
+        except Exception as error:
+            if not isinstance(error, OSError) or error.errno not in NO_SPACE:
                 self.failure = error
             self._starved = True
             self._fill_after = asyncio.get_running_loop().time() + _FILL_AGAIN_S
