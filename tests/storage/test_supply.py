@@ -1,0 +1,206 @@
+"""Room: a full disk refuses arms and nothing else, and forgets nothing when it has room again."""
+
+import asyncio
+import errno
+from pathlib import Path
+from random import Random
+
+import pytest
+from timerd_storage.file_log import FileLog
+from timerd_storage.room import Room
+
+from tests.sim.disk import FakeDisk, InlineWorker
+from tests.storage.laid import HOME, armed, fired, open_on, plain
+from timerd.ports import Frame
+
+SEGMENT = 16_384
+RESERVE = 20_000
+
+
+async def settle() -> None:
+    """Let the filling that is due be done: with a worker that works in place it needs no more than the loop's turns."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+class Clock:
+    """The loop's clock, moved by hand."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: self.now)
+
+
+async def arm_until_refused(log: FileLog, frames: list[Frame], reserve: int = RESERVE) -> None:
+    """Arm turn by turn, until there is no room even when there was time to make some."""
+    refused = 0
+    while refused < 2:
+        assert len(frames) < 10_000
+        if log.grant(2000, reserve, 0):
+            refused = 0
+            frames.append(armed(0, len(frames) + 1, 20))
+            await log.append([frames[-1]])
+        else:
+            refused += 1
+        await settle()
+
+
+def take_the_rest(disk: FakeDisk) -> None:
+    """Somebody else fills the disk to the last byte."""
+    disk.ballast = disk.limit - disk.used
+
+
+async def test_a_full_disk_refuses_arms_and_keeps_the_reserve_for_what_ends_timers() -> None:
+    disk = FakeDisk(limit=400_000)
+    log, _ = await open_on(disk, SEGMENT)
+    frames: list[Frame] = []
+    await arm_until_refused(log, frames)
+    assert frames
+    assert not log.grant(2000, RESERVE, 0)
+    take_the_rest(disk)
+    assert not log.low()
+    spent = 0
+    while spent < RESERVE:
+        frames.append(fired(0, len(frames) + 1, 10))
+        spent += await log.append([frames[-1]])
+    assert log.low()
+    disk.crash(Random(1))
+    disk.ballast = 0
+    log, found = await open_on(disk, SEGMENT)
+    assert plain(found) == plain(frames)
+
+
+async def test_arms_are_taken_again_when_space_comes_back_with_no_restart(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    disk = FakeDisk(limit=600_000)
+    disk.ballast = 300_000
+    log, _ = await open_on(disk, SEGMENT)
+    frames: list[Frame] = []
+    await arm_until_refused(log, frames)
+    before = len(frames)
+    disk.ballast = 0
+    assert not log.grant(2000, RESERVE, 0), "no attempt so soon after the last"
+    clock.now += 0.25
+    log.grant(2000, RESERVE, 0)
+    await settle()
+    assert not log.low()
+    await arm_until_refused(log, frames)
+    assert len(frames) > before + 10
+    for start in (1, 2):
+        disk.crash(Random(start))
+        log, found = await open_on(disk, SEGMENT)
+        assert plain(found) == plain(frames)
+
+
+async def test_a_full_disk_is_tried_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    disk = FakeDisk(limit=200_000)
+    log, _ = await open_on(disk, SEGMENT)
+    await arm_until_refused(log, [])
+    tries = 0
+
+    def on_call(verb: str, path: Path) -> None:
+        nonlocal tries
+        tries += verb == "write"
+
+    disk.on_call = on_call
+    for _ in range(1000):
+        clock.now += 0.001
+        assert not log.grant(2000, RESERVE, 0)
+        await settle()
+    assert 3 <= tries <= 6
+
+
+async def test_trimming_on_a_full_disk_gives_room_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    Clock(monkeypatch)
+    disk = FakeDisk(limit=300_000)
+    log, _ = await open_on(disk, SEGMENT)
+    frames: list[Frame] = []
+    await arm_until_refused(log, frames)
+    assert await log.trim({0: len(frames) - 1}) > 0
+    await settle()
+    assert log.grant(2000, RESERVE, 0)
+
+
+async def test_what_is_granted_counts_until_an_append_that_began_later_has_returned() -> None:
+    disk = FakeDisk(limit=300_000)
+    log, _ = await open_on(disk, SEGMENT)
+    granted = 0
+    while log.grant(10_000, 0, 0):
+        granted += 1
+        await settle()
+    assert 5 <= granted <= 28
+    assert not log.grant(10_000, 0, 0)
+    await log.append([armed(0, 1)])
+    assert log.grant(10_000, 0, 0)
+
+
+async def test_bodies_that_were_granted_meet_no_full_disk() -> None:
+    disk = FakeDisk(limit=500_000)
+    log, _ = await open_on(disk, SEGMENT)
+    lsn = 0
+    for _ in range(1000):
+        granted = log.grant(2500, RESERVE)
+        await settle()
+        if not granted:
+            break
+        take_the_rest(disk)
+        lsn += 1
+        [place] = log.place_bodies([(f"id-{lsn}", bytes([lsn % 251]) * 2000)])
+        await log.append([armed(0, lsn)])
+        disk.ballast = 0
+        await settle()
+        assert await log.read_bodies([place]) == [bytes([lsn % 251]) * 2000]
+    assert 50 < lsn < 1000
+
+
+async def test_a_burst_is_not_refused_on_a_disk_that_has_plenty() -> None:
+    log, _ = await open_on(FakeDisk(), 1 << 20)
+    assert all(log.grant(10_000, RESERVE) for _ in range(500)), "no turn of the loop between: nothing could be filled"
+
+
+async def test_a_disk_too_full_to_begin_with_grants_nothing_and_says_so() -> None:
+    disk = FakeDisk(limit=SEGMENT // 2)
+    log, _ = await open_on(disk, SEGMENT)
+    await settle()
+    assert not log.grant(100, 0)
+    assert log.low()
+    await log.append([armed(0, 1)])
+
+
+async def test_a_frame_larger_than_a_spare_finds_room_in_the_other_spares() -> None:
+    disk = FakeDisk(limit=300_000)
+    log, _ = await open_on(disk, SEGMENT)
+    frames: list[Frame] = []
+    await arm_until_refused(log, frames, reserve=100_000)
+    take_the_rest(disk)
+    frames.append(fired(0, len(frames) + 1, 600))
+    assert await log.append([frames[-1]]) > SEGMENT
+    disk.crash(Random(7))
+    disk.ballast = 0
+    _, found = await open_on(disk, SEGMENT)
+    assert plain(found) == plain(frames)
+
+
+async def test_a_failed_sync_of_new_room_is_no_full_disk() -> None:
+    disk = FakeDisk()
+    log = await FileLog.open(HOME, disk, InlineWorker(), SEGMENT)
+    assert [frame async for frame in log.replay()] == []
+    disk.fail("sync", code=errno.EIO)
+    log.grant(100_000, RESERVE)
+    await settle()
+    assert not log.grant(1, 1)
+
+
+def test_room_wanted_covers_reserve_grants_and_what_segments_lose_at_their_ends() -> None:
+    room = Room(segment_bytes=1 << 20, piece_bytes=1 << 16)
+    idle = room.frames_wanted(0)
+    assert idle == (1 << 20) - (2 << 16)
+    room.reserve(1000)
+    room.grant(500, 100)
+    assert room.frames_wanted(0) >= idle + 1500
+    assert room.bodies_wanted(50) >= 150
+    room.append_begins()
+    room.grant(7, 0)
+    room.append_returned()
+    assert room.frames_wanted(0) == idle + 2 * 1007
