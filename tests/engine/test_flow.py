@@ -106,6 +106,20 @@ def test_a_single_probe_keeps_its_members_whole() -> None:
     assert flow.choose(at(100_000)) == Choice(25, 25, [(0, 1)])
 
 
+def test_how_long_a_shard_waits_is_not_known_while_a_take_is_under_way() -> None:
+    """The longest waiting are in the take; what is left may have come just now, and is no reason for a small batch."""
+    flow = flow_of(batch_size=5)
+    ready(flow, 0, 8, since=T0 - 5000)
+    choice = flow.choose(at(0))
+    assert choice == Choice(0, 5, [(0, 5)])
+    flow.ask(choice)
+    assert flow.choose(at(0)) is None
+    flow.receive(0, 0, 5, 5)
+    ready(flow, 0, 3, since=T0 - 100)
+    assert flow.choose(at(0)) is None
+    assert flow.wake == (T0 + 850, None)
+
+
 # ---- when to ask again
 
 

@@ -126,8 +126,9 @@ class Dispatcher:
         batch.flow.receive(batch.limit, taken.shard, batch.asked[taken.shard], len(taken.timers))
         self._move(batch.flow)
         if taken.timers:
-            batch.timers = batch.timers + taken.timers if batch.timers else taken.timers
-            batch.flagged |= taken.flagged
+            batch.timers += taken.timers
+            if taken.flagged:
+                batch.flagged |= taken.flagged
             if taken.tried_at:
                 batch.tried_at = min(batch.tried_at, taken.tried_at) if batch.tried_at else taken.tried_at
         if not batch.awaited:

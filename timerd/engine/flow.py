@@ -116,7 +116,9 @@ class Flow:
 
     def report(self, ready: Ready) -> None:
         """A shard says what it has of a lane."""
-        lane = self._lanes.setdefault(ready.limit, Lane(ready.limit))
+        lane = self._lanes.get(ready.limit)
+        if lane is None:
+            lane = self._lanes[ready.limit] = Lane(ready.limit)
         lane.reported[ready.shard] = ready
         self._tidy(lane, ready.shard)
 
