@@ -551,6 +551,43 @@ def test_a_stream_of_first_attempts_that_hang_does_not_keep_retries_from_probing
     assert sum(id.startswith("good") for id in world.fired) == 50
 
 
+def probing() -> World:
+    """A world whose breaker is open, with a probe due."""
+    world = World(type_of(max_lag_ms=0), shards=1, target=always(DOWN))
+    world.arm(4)
+    world.run(3000)
+    assert world.dispatcher.stats()["t"].breaker_open
+    assert not world.answers
+    world.advance(10_000)
+    world.target = always(OK)
+    return world
+
+
+def test_a_probe_that_found_nothing_makes_room_for_the_next() -> None:
+    world = probing()
+    kept = world.shards[0].entries
+    for ready in world.shards[0].news(world.now):
+        world.dispatcher.ready(ready)
+    (take,) = world.dispatcher.commands(world.now)
+    world.shards[0].entries = {}
+    world.obey(take)
+    world.shards[0].entries = kept
+    world.run(10)
+    assert len(world.fired) == 4
+
+
+def test_a_probe_whose_payloads_are_lost_makes_room_for_the_next() -> None:
+    world = probing()
+    world.step()
+    ((_, number, _),) = world.answers
+    world.answers = []
+    world.shards[0].taken[number] = []
+    world.dispatcher.emptied(number)
+    world.arm(3, prefix="y")
+    world.run(10)
+    assert len(world.fired) == 3
+
+
 # ---- fairness and limits
 
 
@@ -657,6 +694,16 @@ def test_a_type_that_goes_while_a_take_is_under_way_gives_its_timers_back() -> N
     world.dispatcher.set_types({"t": type_of(max_lag_ms=0)})
     world.run(5000)
     assert world.fired == {"x-0": 1}
+
+
+def test_a_removed_type_leaves_nothing_behind() -> None:
+    world = World(type_of(max_lag_ms=0))
+    world.arm(1)
+    world.run(10)
+    world.dispatcher.set_types({})
+    world.step()
+    assert not world.dispatcher._flows
+    assert world.dispatcher.stats()["t"].batches == 1
 
 
 def test_a_type_paused_with_an_open_batch_ends_it_as_usual() -> None:
