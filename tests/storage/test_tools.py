@@ -1,0 +1,185 @@
+"""`timerd log inspect | verify | repair`, on logs in real directories."""
+
+import io
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from timerd_storage import frame, inspect, repair
+from timerd_storage.disk import OsDisk
+from timerd_storage.file_log import FileLog
+from timerd_storage.segment import HEADER_BYTES
+from timerd_storage.worker import ThreadWorker
+
+from tests.storage.laid import armed, fired, plain
+from tests.storage.log_conformance import replayed
+from timerd.engine.errors import CorruptLog
+from timerd.engine.record import Armed
+from timerd.engine.timer import Timer
+from timerd.ports import Frame
+
+SEGMENT = 16_384
+
+
+@pytest.fixture
+async def worker() -> AsyncIterator[ThreadWorker]:
+    worker = ThreadWorker()
+    yield worker
+    await worker.close()
+
+
+@pytest.fixture
+async def frames(tmp_path: Path, worker: ThreadWorker) -> list[Frame]:
+    """A log of several segments in `tmp_path`, with a body."""
+    log = await FileLog.open(tmp_path, OsDisk(), worker, SEGMENT)
+    await replayed(log)
+    [place] = log.place_bodies([("large", b"p" * 700)])
+    laid = [Frame(0, 1, [Armed([Timer(1_800_000_000_000, 1 << 50, "large", "poll", place)])])]
+    laid += [armed(shard, lsn, 40) for lsn in range(2, 20) for shard in (0, 1)]
+    laid.append(fired(0, 20))
+    for each in laid:
+        await log.append([each])
+    await log.close()
+    return laid
+
+
+def files(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(directory.iterdir())}
+
+
+def damage(path: Path, offset: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[offset] ^= 0xFF
+    path.write_bytes(content)
+
+
+def told(tool: object, directory: Path) -> tuple[int, str]:
+    out = io.StringIO()
+    code = tool(directory, out)  # type: ignore[operator]
+    return code, out.getvalue()
+
+
+def middle(path: Path) -> int:
+    """The offset of the second frame's payload."""
+    content = path.read_bytes()
+    return content.find(frame.MARKER, HEADER_BYTES + 1) + frame.HEADER.size
+
+
+async def start(directory: Path, worker: ThreadWorker) -> list[Frame]:
+    log = await FileLog.open(directory, OsDisk(), worker, SEGMENT)
+    try:
+        return await replayed(log)
+    finally:
+        await log.close()
+
+
+async def test_a_good_log_is_shown_frame_by_frame_and_left_alone(tmp_path: Path, frames: list[Frame]) -> None:
+    before = files(tmp_path)
+    code, text = told(inspect.inspect, tmp_path)
+    assert code == 0
+    assert "shard 0  lsn 20" in text
+    assert "Fired x1 (4)  Armed x1 (1)" in text
+    assert "shard 0: lsn 1 to 20" in text
+    assert "shard 1: lsn 2 to 19" in text
+    assert "000000000001.bodies  1 bodies named" in text
+    assert f"{len(frames)} frames, good" in text
+    assert told(inspect.verify, tmp_path)[0] == 0
+    assert files(tmp_path) == before
+
+
+async def test_a_torn_tail_is_no_damage(tmp_path: Path, frames: list[Frame]) -> None:
+    last = max(path for path in tmp_path.glob("*.log") if path.read_bytes()[:8] == b"timerdLG")
+    content = last.read_bytes()
+    end = len(content.rstrip(b"\0"))
+    last.write_bytes(content[:end] + b"1234567" + content[end + 7 :])
+    code, text = told(inspect.inspect, tmp_path)
+    assert code == 0
+    assert f"{end}  TORN" in text
+    assert told(repair.repair, tmp_path)[0] == 1, "the next start does it"
+
+
+async def test_damage_is_named_and_repair_gives_up_what_lies_behind_it(
+    tmp_path: Path, frames: list[Frame], worker: ThreadWorker
+) -> None:
+    damaged = tmp_path / "000000000002.log"
+    offset = middle(damaged)
+    damage(damaged, offset)
+    before = files(tmp_path)
+    for tool in (inspect.inspect, inspect.verify):
+        code, text = told(tool, tmp_path)
+        assert code == 1
+        assert f"CORRUPT: {damaged}: offset {offset - frame.HEADER.size}" in text
+        assert "timerd log repair" in text
+    with pytest.raises(CorruptLog):
+        await start(tmp_path, worker)
+    assert files(tmp_path) == before, "neither looking nor a refused start changes anything"
+
+    code, text = told(repair.repair, tmp_path)
+    assert code == 0
+    found = await start(tmp_path, worker)
+    assert 0 < len(found) < len(frames)
+    assert plain(found) == plain(frames[: len(found)])
+    for lost in frames[len(found) + 1 :]:
+        assert f"given up: shard {lost.shard} lsn {lost.lsn} " in text
+    assert f"shard {frames[len(found)].shard} lsn {frames[len(found)].lsn} " not in text, "it is not whole"
+    for name, content in before.items():
+        if name.endswith(".log") and files(tmp_path).get(name) != content:
+            assert (tmp_path / f"{name}.broken").read_bytes() == content
+    assert told(repair.repair, tmp_path)[0] == 1, "nothing is left to repair"
+
+
+async def test_a_repaired_log_can_be_written_and_damaged_again(
+    tmp_path: Path, frames: list[Frame], worker: ThreadWorker
+) -> None:
+    for _ in range(2):
+        damage(tmp_path / "000000000001.log", middle(tmp_path / "000000000001.log"))
+        assert told(repair.repair, tmp_path)[0] == 0
+        assert plain(await start(tmp_path, worker)) == plain(frames[:1])
+        log = await FileLog.open(tmp_path, OsDisk(), worker, SEGMENT)
+        await replayed(log)
+        for lsn in range(2, 30):
+            await log.append([armed(0, lsn, 40)])
+        await log.close()
+        assert len(await start(tmp_path, worker)) == 29
+    assert (tmp_path / "000000000001.log.broken2").exists()
+
+
+@pytest.mark.parametrize("name", ["000000000002.log", "000000000003.log"])
+async def test_a_missing_segment_can_be_repaired(
+    tmp_path: Path, frames: list[Frame], worker: ThreadWorker, name: str
+) -> None:
+    (tmp_path / name).unlink()
+    assert told(inspect.verify, tmp_path)[0] == 1
+    assert told(repair.repair, tmp_path)[0] == 0
+    found = await start(tmp_path, worker)
+    assert plain(found) == plain(frames[: len(found)])
+
+
+async def test_a_damaged_header_is_repaired_but_not_the_oldest_ones(tmp_path: Path, frames: list[Frame]) -> None:
+    damage(tmp_path / "000000000003.log", 20)
+    code, text = told(repair.repair, tmp_path)
+    assert code == 0
+    assert "given up: all of 000000000003.log" in text
+    damage(tmp_path / "000000000001.log", 20)
+    assert told(inspect.verify, tmp_path)[0] == 1
+    assert told(repair.repair, tmp_path)[0] == 1
+
+
+async def test_a_log_in_use_is_not_repaired(tmp_path: Path, frames: list[Frame], worker: ThreadWorker) -> None:
+    log = await FileLog.open(tmp_path, OsDisk(), worker, SEGMENT)
+    code, text = told(repair.repair, tmp_path)
+    assert code == 1
+    assert str(tmp_path) in text
+    await log.close()
+
+
+async def test_a_damaged_body_is_found_by_verify(tmp_path: Path, frames: list[Frame]) -> None:
+    damage(tmp_path / "000000000001.bodies", 100)
+    code, text = told(inspect.verify, tmp_path)
+    assert code == 1
+    assert "1 DAMAGED" in text
+
+
+async def test_an_empty_directory_is_a_good_log(tmp_path: Path) -> None:
+    assert told(inspect.verify, tmp_path) == (0, "0 frames, good\n")
+    assert told(repair.repair, tmp_path)[0] == 1
