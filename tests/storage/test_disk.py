@@ -1,0 +1,129 @@
+"""The disk of this machine, and that the fake one has its ways."""
+
+import errno
+import subprocess
+import sys
+from pathlib import Path
+from random import Random
+
+import pytest
+from timerd_storage.disk import Disk, OsDisk
+
+from tests.sim.disk import FakeDisk
+
+
+@pytest.fixture(params=["os", "fake"])
+def disk(request: pytest.FixtureRequest) -> Disk:
+    return OsDisk() if request.param == "os" else FakeDisk()
+
+
+def test_what_is_written_can_be_read(disk: Disk, tmp_path: Path) -> None:
+    disk.make_directory(tmp_path / "a" / "b")
+    path = tmp_path / "a" / "b" / "file"
+    file = disk.open(path, create=True)
+    disk.sync_directory(path.parent)
+    disk.write(file, 10, b"hello")
+    disk.sync(file)
+    assert disk.size(file) == 15
+    assert disk.read(file, 0, 100) == bytes(10) + b"hello"
+    assert disk.read(file, 12, 2) == b"ll"
+    assert disk.read(file, 100, 5) == b""
+    disk.close(file)
+    file = disk.open(path)
+    disk.truncate(file, 12)
+    assert disk.read(file, 10, 9) == b"he"
+    disk.allocate(file, 0, 5000)
+    assert disk.size(file) == 5000
+    assert disk.read(file, 10, 4990) == b"he" + bytes(4988)
+    disk.close(file)
+    assert disk.list_directory(path.parent) == ["file"]
+    disk.unlink(path)
+    assert disk.list_directory(path.parent) == []
+
+
+def test_names_must_be_new_to_be_made_and_there_to_be_opened(disk: Disk, tmp_path: Path) -> None:
+    disk.close(disk.open(tmp_path / "a", create=True))
+    with pytest.raises(FileExistsError):
+        disk.open(tmp_path / "a", create=True)
+    with pytest.raises(FileNotFoundError):
+        disk.open(tmp_path / "b")
+
+
+def test_a_lock_is_held_once_and_goes_with_its_handle(disk: Disk, tmp_path: Path) -> None:
+    lock = disk.lock(tmp_path / "lock")
+    with pytest.raises(BlockingIOError):
+        disk.lock(tmp_path / "lock")
+    disk.close(lock)
+    disk.close(disk.lock(tmp_path / "lock"))
+
+
+def test_space_is_told(disk: Disk, tmp_path: Path) -> None:
+    space = disk.space(tmp_path)
+    assert 0 < space.free <= space.total
+
+
+def test_a_lock_dies_with_the_process_that_holds_it(tmp_path: Path) -> None:
+    code = (
+        "import sys, time; from pathlib import Path; from timerd_storage.disk import OsDisk;"
+        "OsDisk().lock(Path(sys.argv[1])); print('held', flush=True); sys.stdin.read()"
+    )
+    path = tmp_path / "lock"
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={"PYTHONPATH": ":".join(sys.path)},
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        with pytest.raises(BlockingIOError):
+            OsDisk().lock(path)
+        holder.kill()
+        holder.wait()
+        OsDisk().close(OsDisk().lock(path))
+
+
+def test_a_crash_keeps_what_was_synced_and_anything_of_the_rest(tmp_path: Path) -> None:
+    seen = set()
+    for seed in range(200):
+        disk = FakeDisk()
+        file = disk.open(tmp_path / "a", create=True)
+        disk.write(file, 0, b"aaaa")
+        disk.sync(file)
+        disk.sync_directory(tmp_path)
+        disk.write(file, 2, b"bbbb")
+        disk.close(disk.open(tmp_path / "b", create=True))
+        disk.crash(Random(seed))
+        with pytest.raises(OSError, match="process has ended"):
+            disk.write(file, 0, b"x")
+        seen.add((disk.content(tmp_path / "a"), "b" in disk.list_directory(tmp_path)))
+    contents = {content for content, _ in seen}
+    assert contents == {b"aaaa", b"aaba", b"aabb", b"aabbb", b"aabbbb"}
+    assert {there for _, there in seen} == {True, False}
+
+
+def test_a_name_is_lost_or_comes_back_unless_its_directory_was_synced(tmp_path: Path) -> None:
+    kept = []
+    for seed in range(20):
+        disk = FakeDisk()
+        disk.close(disk.open(tmp_path / "a", create=True))
+        disk.sync_directory(tmp_path)
+        disk.unlink(tmp_path / "a")
+        disk.crash(Random(seed))
+        kept.append("a" in disk.list_directory(tmp_path))
+    assert set(kept) == {True, False}
+
+
+def test_a_full_disk_takes_what_fits_and_every_overwrite(tmp_path: Path) -> None:
+    disk = FakeDisk(limit=1000)
+    disk.ballast = 500
+    file = disk.open(tmp_path / "a", create=True)
+    with pytest.raises(OSError) as caught:
+        disk.write(file, 0, b"x" * 600)
+    assert caught.value.errno == errno.ENOSPC
+    assert disk.size(file) == 500
+    disk.write(file, 0, b"y" * 500)
+    with pytest.raises(OSError):
+        disk.allocate(file, 0, 501)
+    disk.ballast = 0
+    disk.allocate(file, 0, 1000)
