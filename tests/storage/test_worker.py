@@ -10,7 +10,11 @@ from timerd_storage.worker import ThreadWorker
 async def test_jobs_run_one_at_a_time_in_order_on_one_thread() -> None:
     worker = ThreadWorker()
     ran: list[tuple[int, int]] = []
-    await asyncio.gather(*(worker.run(lambda n=n: ran.append((n, threading.get_ident()))) for n in range(100)))
+
+    def note(n: int) -> None:
+        ran.append((n, threading.get_ident()))
+
+    await asyncio.gather(*(worker.run(note, n) for n in range(100)))
     assert [n for n, _ in ran] == list(range(100))
     assert {thread for _, thread in ran} != {threading.get_ident()}
     assert len({thread for _, thread in ran}) == 1
