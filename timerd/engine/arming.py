@@ -12,7 +12,7 @@ from timerd.engine.message import (
     FireNow,
 )
 from timerd.engine.record import Armed, Cancelled
-from timerd.engine.ring import slot_of
+from timerd.engine.ring import slots_of
 from timerd.engine.timer import DEAD, IN_FLIGHT, URGENT, BodyRef, Payload, Timer
 
 
@@ -23,12 +23,13 @@ def arm(draft: Draft, message: Arm) -> None:
     conditions = message.conditions
     timers = message.timers
     results: list[ArmResult] | None = [] if message.want_results else None
-    repeats = len({timer.id for timer in timers}) != len(timers)
+    ids = [timer.id for timer in timers]
+    repeats = len(set(ids)) != len(ids)
     armed: list[Timer] = []
     seen: set[str] = set()
     armed_count = conflicts = 0
     generation = draft.next_generation()
-    for index, timer in enumerate(timers):
+    for index, (timer, slot) in enumerate(zip(timers, slots_of(ids), strict=True)):
         if repeats:
             if timer.id in seen:
                 if armed:
@@ -36,7 +37,7 @@ def arm(draft: Draft, message: Arm) -> None:
                 armed = []
                 seen.clear()
             seen.add(timer.id)
-        old = slots[slot_of(timer.id)].get(timer.id)  # type: ignore[union-attr]
+        old = slots[slot].get(timer.id)  # type: ignore[union-attr]
         if conditions is not None and (refusal := _refusal(conditions[index], old, timer)) is not None:
             if refusal == "conflict":
                 conflicts += 1

@@ -39,7 +39,7 @@ def _chosen(draft: Draft, ids: list[str] | None, type: str | None) -> tuple[list
 
 def expire(draft: Draft, kept: int) -> bool:
     """Purge dead letters that are too old, and beyond `kept` a type the oldest; whether there is more to do."""
-    more = False
+    left = AT_ONCE
     before = draft.state.now.wall_ms - KEPT_MS
     for lane in draft.state.lanes.values():
         if not lane.dead:
@@ -48,13 +48,15 @@ def expire(draft: Draft, kept: int) -> bool:
         ids: list[str] = []
         for timer in lane.dead.values():
             died_at = timer.failure.died_at if timer.failure else 0
-            if len(ids) == AT_ONCE or (len(ids) >= surplus and died_at > before):
+            if len(ids) == left or (len(ids) >= surplus and died_at > before):
                 break
             ids.append(timer.id)
         if ids:
             draft.write(Purged(ids))
-            more = more or len(ids) == AT_ONCE
-    return more
+            left -= len(ids)
+            if not left:
+                return True
+    return False
 
 
 def next_expiry_at(draft: Draft) -> int | None:

@@ -23,6 +23,7 @@ class Draft:
         self.effects: list[Effect] = []
         self.types: Mapping[str, TimerType] = {}
         self.low = False  # the log lives on its reserve
+        self.forgets = False  # something was applied that the log does not say
         self.flights: dict[int, list[Timer]] = {}  # batch_no -> what this shard handed out for it
         self.slices_wanted = 0
 
@@ -31,8 +32,9 @@ class Draft:
         self.state.apply(record)
         self.records.append(record)
 
-    def write_in_memory(self, record: Record) -> None:
+    def apply_unwritten(self, record: Record) -> None:
         """Let the record be so until the process ends: for what a full disk may forget."""
+        self.forgets = True
         self.state.apply(record)
 
     def reply(self, token: Token, value: Any) -> None:

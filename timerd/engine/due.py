@@ -1,83 +1,114 @@
-"""The due order of one type's timers in one shard: a heap for the near future, coarse buckets for the rest.
+"""The due order of one type's timers in one shard: a hierarchical wheel.
 
-    now                near_until
-     |--- heap, sorted ---|- 8 s -|- 8 s -|--- 9 min ---|--- 9 min ---|------ 9 h ------| ...
+    overdue   now         near_until
+    |- FIFO -|- 1 ms bins -|- 8 s -|- 8 s -|--- 9 min ---|--- 9 min ---|------ 9 h ------| ...
 
-A timer goes into a bucket by its distance, and moves to finer buckets as its time comes near (at most four moves in
-its life), so that the heap that is really kept in order stays small however many timers are pending.
+A timer goes into a bin by its distance, and moves to finer bins as its time comes near (at most four moves in its
+life), so that what is kept in fine order stays small however many timers are pending. Bins are plain lists and a
+level's bins a dict, made when something goes in: arming is an append, and a second heap entry is paid for by a bin, not
+by a timer. The timers of a bin whose millisecond has come are appended to `overdue` and wait there to be taken: due
+order is therefore by millisecond, and within one by arrival here. A million timers due at one instant are one list.
 
 Nothing is ever searched for. A timer that was moved or cancelled stays where it is, as a stale entry (its `state` says
-so), until its bucket opens or its turn in the heap comes; when stale entries outnumber the live ones they are swept,
-a slice at a time. The heap is swept into a second one: taking from the end of a heap's list leaves it a heap.
+so), until its bin opens; when stale entries outnumber the live ones they are swept, a slice at a time.
+
+Wall time may go back. What is overdue by then and should not be goes into a bin again when its turn comes.
 
 Invariants:
-  1. Everything with fire_at < near_until is in a heap, or in a bucket that is being opened.
-  2. A bucket's start is not after the fire_at of anything in it.
+  1. Each live timer is in here once.
+  2. A bin's start is not after the fire_at of anything in it, and not before `near_until` when it is made, but for the
+     1 ms bins.
   3. No call does more than about `SLICE` entries of upkeep; `next_at` says 0 while more is to be done.
 """
 
-from collections.abc import Iterator
-from heapq import heapify, heappop, heappush, nsmallest
+from collections import deque
+from collections.abc import Iterable, Iterator
+from heapq import heappop, heappush, nsmallest
+from itertools import islice
 from typing import Final
 
 from timerd.engine.timer import URGENT, Timer
 
-WIDTHS: Final = (13, 19, 25, 31)  # bits of a bucket's width in ms: 8.2 s, 8.7 min, 9.3 h, 24.9 days
-LEAD_MS: Final = 4_000  # a bucket opens this long before its start: time to open a million timers slice by slice
+WIDTHS: Final = (0, 13, 19, 25, 31)  # bits of a bin's width in ms: 1 ms, 8.2 s, 8.7 min, 9.3 h, 24.9 days
+BINS_A_LEVEL: Final = 64  # so that a bin of one level has at most as many of the next below
+LEAD_MS: Final = 4_000  # a bin opens this long before its start: time to open a million timers slice by slice
 SLICE: Final = 4_000  # entries of upkeep a call: about 2 ms
 SWEEP_FLOOR: Final = 8_192  # stale entries that are not worth a sweep
+LOOK: Final = 20_000  # entries of one bin that a reader looks at, about 4 ms
+FOREVER: Final = 2**63
+
+Level = tuple[int, int, dict[int, list[Timer]]]
+"""(fire_at before which this level takes a timer; width; its bins by fire_at >> width)"""
 
 
 class DueQueue:
-    """Timers by (fire_at, generation). Holds timers in state WAITING or URGENT; anything else in here is stale."""
+    """Timers by the millisecond in which they are due: those in state WAITING or URGENT; any other in here is stale.
+
+    Call `advance` before `pop_due` and `next_at`: it says what time it is.
+    """
 
     def __init__(self, now_ms: int) -> None:
-        self._near_until = self._horizon(now_ms)
-        self._near: list[Timer] = []
-        self._swept: list[Timer] = []  # the heap before the sweep under way, emptied from its end
-        self._buckets: dict[tuple[int, int], list[Timer]] = {}  # (width, fire_at >> width)
-        self._starts: list[tuple[int, int]] = []  # heap of (start, -width): of two that start together, coarse first
+        self._now = now_ms
+        self._overdue: deque[Timer] = deque()
+        self._bins: tuple[dict[int, list[Timer]], ...] = tuple({} for _ in WIDTHS)
+        self._ticks: list[int] = []  # heap: the 1 ms bins
+        self._starts: list[tuple[int, int]] = []  # heap: the others, (start, -level): of equal starts, coarse first
+        self._levels: tuple[Level, ...] = ()
+        self._near_until = 0
+        self._reach(now_ms)
         self._stale = 0
         self._entries = 0
         self._sweep: Iterator[None] | None = None
+
+    @property
+    def now_ms(self) -> int:
+        """Unix ms of the last `advance`."""
+        return self._now
 
     def __len__(self) -> int:
         """Live entries."""
         return self._entries - self._stale
 
-    def push(self, timer: Timer) -> None:
-        """Add a timer that is in no queue."""
-        self._entries += 1
-        if timer.fire_at < self._near_until:
-            heappush(self._near, timer)
-        else:
-            self._put(timer)
+    def push(self, timers: list[Timer]) -> None:
+        """Add timers that are in no queue."""
+        self._entries += len(timers)
+        self._place(timers)
 
     def discard(self) -> None:
         """Be told that a timer in here is no longer WAITING or URGENT."""
         self._stale += 1
 
-    def pop_due(self, now_ms: int, count: int) -> list[Timer]:
+    def pop_due(self, count: int) -> list[Timer]:
         """Up to `count` timers whose time has come, soonest first; they are no longer in here."""
+        now = self._now
+        overdue = self._overdue
+        before = len(overdue)
+        early: list[Timer] = []
         due: list[Timer] = []
-        for _ in range(count + SLICE):
-            heap = self._first_heap()
-            if not heap or heap[0].fire_at > now_ms or len(due) == count:
+        for _ in range(min(before, count + SLICE)):
+            if len(due) == count:
                 break
-            timer = heappop(heap)
-            self._entries -= 1
-            if timer.state <= URGENT:
-                due.append(timer)
-            else:
+            timer = overdue.popleft()
+            if timer.state > URGENT:
                 self._stale -= 1
+            elif timer.fire_at > now:
+                early.append(timer)  # the wall clock went back
+            else:
+                due.append(timer)
+        self._entries -= before - len(overdue)
+        if early:
+            self.push(early)
         return due
 
     def advance(self, now_ms: int) -> None:
-        """Open the buckets whose time comes near, and sweep, a slice of each."""
-        self._near_until = max(self._near_until, self._horizon(now_ms))
+        """It is `now_ms`: open the bins whose time comes near, and sweep, a slice of each."""
+        self._now = now_ms
+        self._reach(now_ms)
         budget = SLICE
         while budget > 0 and self._starts and self._starts[0][0] < self._near_until:
             budget -= self._open(budget)
+        if self._ticks and self._ticks[0] <= now_ms:
+            self._ripen()
         if self._sweep is None and self._stale > SWEEP_FLOOR and self._stale > self._entries // 2:
             self._sweep = self._sweep_all()
         if self._sweep is not None:
@@ -87,121 +118,146 @@ class DueQueue:
                 self._sweep = None
 
     def next_at(self) -> int | None:
-        """Unix ms at which there is something to do: a timer due, a bucket to open; 0 = upkeep is under way."""
+        """Unix ms at which there is something to do: a timer due, a bin to open; 0 = upkeep is under way."""
         if self._sweep is not None:
             return 0
-        at: int | None = None
+        if self._overdue:
+            return self._now
+        at = self._ticks[0] if self._ticks else None
         if self._starts:
             start = self._starts[0][0]
-            at = 0 if start < self._near_until else start - LEAD_MS
-        if heap := self._first_heap():
-            at = heap[0].fire_at if at is None else min(at, heap[0].fire_at)
+            if start < self._near_until:
+                return 0
+            at = start - LEAD_MS if at is None else min(at, start - LEAD_MS)
         return at
 
+    # ---- for readers
+
     def soonest(self, count: int) -> list[Timer]:
-        """The `count` soonest live timers, in order. Looks at no more of the heap than it must."""
-        found = _smallest(self._near, count) + _smallest(self._swept, count)
-        for start, width in sorted((start, -width) for start, width in self._starts):
-            if len(found) >= count and start > sorted(found)[count - 1].fire_at:
+        """The `count` soonest live timers, by (fire_at, generation); of a bin with very many, of the first `LOOK`."""
+        found = _live(self._overdue)
+        near = 0
+        for tick in sorted(self._ticks):
+            if near >= count:
                 break
-            found += nsmallest(count, (t for t in self._buckets[width, start >> width] if t.state <= URGENT))
-        return sorted(found)[:count]
-
-    def count_due(self, now_ms: int, limit: int) -> int:
-        """How many are due and live, counted up to `limit`."""
-        due = 0
-        for heap in (self._near, self._swept):
-            todo = [0]
-            while todo and due < limit:
-                at = todo.pop()
-                if at < len(heap) and heap[at].fire_at <= now_ms:
-                    due += heap[at].state <= URGENT
-                    todo += (2 * at + 1, 2 * at + 2)
-        return due
-
-    @staticmethod
-    def _horizon(now_ms: int) -> int:
-        return (((now_ms + LEAD_MS) >> WIDTHS[0]) + 1) << WIDTHS[0]
-
-    def _first_heap(self) -> list[Timer]:
-        if not self._swept:
-            return self._near
-        return self._swept if not self._near or self._swept[0] < self._near[0] else self._near
-
-    def _put(self, timer: Timer) -> None:
-        """Into the bucket that its distance asks for (fire_at >= near_until)."""
-        distance = timer.fire_at - self._near_until
-        for width in WIDTHS:
-            if distance >> width < 64:
+            timers = _live(self._bins[0][tick])
+            found += timers
+            near += len(timers)
+        found = nsmallest(count, found)
+        for start, minus_level in sorted(self._starts):
+            if len(found) == count and start > found[-1].fire_at:
                 break
-        key = (width, timer.fire_at >> width)
-        bucket = self._buckets.get(key)
-        if bucket is None:
-            self._buckets[key] = [timer]
-            heappush(self._starts, (key[1] << width, -width))
-        else:
-            bucket.append(timer)
+            found = nsmallest(count, found + _live(self._bin(start, -minus_level)))
+        return found
+
+    def due(self, now_ms: int) -> Iterator[Timer]:
+        """The live timers that are due, about in the order in which they became so."""
+        ticks = sorted(tick for tick in self._ticks if tick <= now_ms)
+        starts = sorted(entry for entry in self._starts if entry[0] <= now_ms)
+        yield from (t for t in self._overdue if t.state <= URGENT and t.fire_at <= now_ms)
+        for tick in ticks:
+            yield from (t for t in self._bins[0][tick] if t.state <= URGENT)
+        for start, minus_level in starts:
+            yield from (t for t in _live(self._bin(start, -minus_level)) if t.fire_at <= now_ms)
+
+    # ---- steps
+
+    def _reach(self, now_ms: int) -> None:
+        """Let what is soon after `now_ms` be near. What was near stays so when the clock goes back."""
+        until = (((now_ms + LEAD_MS) >> WIDTHS[1]) + 1) << WIDTHS[1]
+        if until > self._near_until:
+            self._near_until = until
+            ends = (until, *(until + (BINS_A_LEVEL << width) for width in WIDTHS[1:-1]), FOREVER)
+            self._levels = tuple(zip(ends, WIDTHS, self._bins, strict=True))
+
+    def _place(self, timers: Iterable[Timer]) -> None:
+        """Into the bins that their distances ask for."""
+        now = self._now
+        levels = self._levels
+        for timer in timers:
+            at = timer.fire_at
+            if at <= now:
+                self._overdue.append(timer)
+                continue
+            for end, width, bins in levels:  # noqa: B007 - what the loop ends at is what it is for
+                if at < end:
+                    break
+            timers_there = bins.get(at >> width)
+            if timers_there is not None:
+                timers_there.append(timer)
+            else:
+                bins[at >> width] = [timer]
+                if width:
+                    heappush(self._starts, (at >> width << width, -WIDTHS.index(width)))
+                else:
+                    heappush(self._ticks, at)
+
+    def _bin(self, start: int, level: int) -> list[Timer]:
+        return self._bins[level][start >> WIDTHS[level]]
 
     def _open(self, budget: int) -> int:
-        """Take up to `budget` entries out of the first bucket, into the heap or finer buckets; how many."""
-        start, minus_width = self._starts[0]
-        key = (-minus_width, start >> -minus_width)
-        bucket = self._buckets[key]
-        chunk = bucket[-budget:]
-        if len(chunk) == len(bucket):
+        """Take up to `budget` entries out of the first bin, into finer ones; how many."""
+        start, minus_level = self._starts[0]
+        timers = self._bin(start, -minus_level)
+        chunk = timers[:budget]
+        if len(chunk) == len(timers):
             heappop(self._starts)
-            del self._buckets[key]
+            del self._bins[-minus_level][start >> WIDTHS[-minus_level]]
         else:
-            del bucket[-budget:]
-        for timer in chunk:
-            if timer.state > URGENT:
-                self._stale -= 1
-                self._entries -= 1
-            elif timer.fire_at < self._near_until:
-                heappush(self._near, timer)
-            else:
-                self._put(timer)
+            del timers[:budget]
+        live = [timer for timer in chunk if timer.state <= URGENT]
+        self._dropped(len(chunk) - len(live))
+        self._place(live)
         return len(chunk)
 
+    def _ripen(self) -> None:
+        """Let the timers of the milliseconds that have come be overdue."""
+        now = self._now
+        ticks = self._ticks
+        bins = self._bins[0]
+        overdue = self._overdue
+        enough = len(overdue) + SLICE
+        while ticks and ticks[0] <= now and len(overdue) < enough:
+            timers = bins[ticks[0]]
+            if len(timers) <= SLICE:
+                overdue += timers
+                del bins[heappop(ticks)]
+            else:
+                overdue += timers[:SLICE]
+                del timers[:SLICE]
+
     def _sweep_all(self) -> Iterator[None]:
-        """Drop the stale entries of the heap, then of every bucket; a step for each slice."""
-        self._swept, self._near = self._near, []
-        while self._swept:
-            chunk = self._swept[-SLICE:]
-            del self._swept[-SLICE:]
+        """Drop the stale entries of every bin, then of what is overdue; a step for each slice."""
+        budget = SLICE
+        for bins in self._bins:
+            for key in list(bins):
+                at = 0
+                # A bin may open while this waits between two steps; then some of it is looked at by nobody, or twice.
+                while (timers := bins.get(key)) is not None and at < len(timers):
+                    chunk = timers[at : at + SLICE]
+                    live = [timer for timer in chunk if timer.state <= URGENT]
+                    if len(live) < len(chunk):
+                        timers[at : at + SLICE] = live
+                        self._dropped(len(chunk) - len(live))
+                    at += len(live)
+                    budget -= len(chunk)
+                    if budget <= 0:
+                        yield
+                        budget = SLICE
+        overdue = self._overdue
+        left = len(overdue)
+        while left > 0:
+            yield
+            chunk = [overdue.popleft() for _ in range(min(left, SLICE, len(overdue)))]
+            left -= SLICE
             live = [timer for timer in chunk if timer.state <= URGENT]
             self._dropped(len(chunk) - len(live))
-            if not self._near:
-                self._near = live
-                heapify(self._near)
-            else:
-                for timer in live:
-                    heappush(self._near, timer)
-            yield
-        for key in list(self._buckets):
-            at = 0
-            while (bucket := self._buckets.get(key)) is not None and at < len(bucket):
-                chunk = bucket[at : at + SLICE]
-                live = [timer for timer in chunk if timer.state <= URGENT]
-                self._dropped(len(chunk) - len(live))
-                bucket[at : at + SLICE] = live
-                at += len(live)
-                yield
+            overdue += live
 
     def _dropped(self, count: int) -> None:
         self._stale -= count
         self._entries -= count
 
 
-def _smallest(heap: list[Timer], count: int) -> list[Timer]:
-    """The `count` smallest live entries of a heap, by walking it from the top: O(count log count)."""
-    found: list[Timer] = []
-    front = [(heap[0], 0)] if heap else []
-    while front and len(found) < count:
-        timer, at = heappop(front)
-        if timer.state <= URGENT:
-            found.append(timer)
-        for child in (2 * at + 1, 2 * at + 2):
-            if child < len(heap):
-                heappush(front, (heap[child], child))
-    return found
+def _live(timers: Iterable[Timer]) -> list[Timer]:
+    return [timer for timer in islice(timers, LOOK) if timer.state <= URGENT]

@@ -9,10 +9,12 @@ only counted out (`leave`); the queues drop it when they meet it.
 """
 
 from collections import deque
-from heapq import heappop, heappush
+from collections.abc import Iterator
+from heapq import heappop, heappush, nsmallest
+from itertools import islice
 from typing import Final
 
-from timerd.engine.due import DueQueue
+from timerd.engine.due import LOOK, DueQueue
 from timerd.engine.effect import Ready
 from timerd.engine.now import Now
 from timerd.engine.record import Totals
@@ -22,6 +24,7 @@ from timerd.engine.timer import (
     READY,
     RETRYING,
     URGENT,
+    WAITING,
     Failure,
     Timer,
     TimerType,
@@ -66,17 +69,20 @@ class RetryQueue:
 class Lane:
     """One type in one shard. The counts `live`, `in_flight` and `retrying` are exact at all times."""
 
-    def __init__(self, name: str, now: Now) -> None:
+    def __init__(self, name: str, now: Now, filled: bool = True) -> None:
+        """`filled`: False while a log is replayed. Timers are then only counted, and `fill` queues what is left."""
         self.name = name
         self.totals = Totals()
         self.live = 0
         self.in_flight = 0
         self.retrying = 0
         self.dead: dict[str, Timer] = {}  # by id, in the order of their deaths
+        self._filled = filled
         self._due = DueQueue(now.wall_ms)
         self._ready: deque[Timer] = deque()
         self._ready_count = 0
         self._urgent: dict[str, Timer] = {}
+        self._popped_at = 0  # Unix ms; whatever is ready was due by then
         self._retries: dict[int, RetryQueue] = {}
         self._reported: dict[int, tuple[int, int, bool]] = {}
         self.batch_size = 0  # nothing becomes ready before the type is known
@@ -86,25 +92,24 @@ class Lane:
 
     # ---- what State tells
 
-    def enter(self, timer: Timer) -> None:
-        """A live timer has come: WAITING or URGENT, or with a failure and then in the middle of its gap."""
-        self.live += 1
-        self._due.push(timer)
+    def enter(self, timers: list[Timer]) -> None:
+        """Live timers have come, WAITING or URGENT."""
+        self.live += len(timers)
+        if self._filled:
+            self._due.push(timers)
         self.changed = True
 
     def enter_retry(self, timer: Timer, failure: Failure) -> None:
-        """A timer that has entered waits for its next attempt, `gap_ms` from the failure's `since`."""
+        """A live timer that has left its place waits for its next attempt, `gap_ms` from the failure's `since`."""
         timer.failure = failure
         timer.state = RETRYING
         self.retrying += 1
-        queue = self._retries.get(failure.limit)
-        if queue is None:
-            queue = self._retries[failure.limit] = RetryQueue(failure.limit)
-        heappush(queue.waiting, (failure.since + failure.gap_ms, timer.generation, timer, failure))
+        if self._filled:
+            self._push_retry(timer, failure)
         self.changed = True
 
     def leave(self, timer: Timer) -> None:
-        """Count a live timer out of wherever it is; the caller changes its state right after."""
+        """Take a timer out of wherever it is; the caller changes its state right after. It still counts as live."""
         state = timer.state
         if state <= URGENT:
             self._due.discard()
@@ -120,12 +125,26 @@ class Lane:
             self.retrying -= 1
         self.changed = True
 
-    def make_ready(self, timer: Timer) -> None:
-        """A due timer that was held back may go now."""
-        timer.state = READY
-        self._ready.append(timer)
-        self._ready_count += 1
+    def end(self, timers: list[Timer]) -> None:
+        """Live timers are no more. The caller changes their state right after."""
+        self.live -= len(timers)
+        in_flight = 0
+        for timer in timers:
+            if timer.state == IN_FLIGHT:
+                in_flight += 1
+            else:
+                self.leave(timer)
+        self.in_flight -= in_flight
         self.changed = True
+
+    def fill(self, waiting: list[Timer], retrying: list[Timer]) -> None:
+        """Queue what recovery has left: it is counted, and in no queue."""
+        self._filled = True
+        self._due = DueQueue(self._due.now_ms)
+        self._due.push(waiting)
+        for timer in retrying:
+            assert timer.failure is not None
+            self._push_retry(timer, timer.failure)
 
     # ---- what Shard asks
 
@@ -137,10 +156,13 @@ class Lane:
 
     def refresh(self, now: Now, held: dict[str, Timer], blocked: set[str]) -> None:
         """Let what is due be ready, up to a batch. A timer whose id is blocked goes to `held` instead."""
+        self.step_back(now.wall_ms)
         self._due.advance(now.wall_ms)
         if self._ready_count < self.batch_size:
-            for timer in self._due.pop_due(now.wall_ms, self.batch_size - self._ready_count):
-                if timer.id in blocked:
+            self._popped_at = now.wall_ms
+            ready: list[Timer] = []
+            for timer in self._due.pop_due(self.batch_size - self._ready_count):
+                if blocked and timer.id in blocked:
                     timer.state = HELD
                     held[timer.id] = timer
                 elif timer.state == URGENT:
@@ -148,10 +170,42 @@ class Lane:
                     self._urgent[timer.id] = timer
                 else:
                     timer.state = READY
-                    self._ready.append(timer)
-                    self._ready_count += 1
+                    ready.append(timer)
+            self._ready += ready
+            self._ready_count += len(ready)
         for queue in self._retries.values():
             queue.pop_due(now.boot_ms, self.batch_size)
+
+    def release(self, timer: Timer, wall_ms: int) -> None:
+        """A timer that was held back may go, unless the wall clock has gone back meanwhile."""
+        if timer.fire_at > wall_ms:
+            timer.state = WAITING
+            self._due.push([timer])
+        elif timer.armed_for_now:
+            timer.state = READY
+            self._urgent[timer.id] = timer
+        else:
+            timer.state = READY
+            self._ready_count += 1
+            if self._ready and self._ready[0].due_at > timer.due_at:
+                self._ready.appendleft(timer)
+            else:
+                self._ready.append(timer)
+        self.changed = True
+
+    def step_back(self, wall_ms: int) -> None:
+        """Where the wall clock has gone back, what is ready and not due any more waits again."""
+        if wall_ms >= self._popped_at:
+            return
+        self._popped_at = wall_ms
+        early = [t for t in (*self._urgent.values(), *self._ready) if t.state == READY and t.fire_at > wall_ms]
+        for timer in early:
+            state = URGENT if timer.id in self._urgent else WAITING
+            self.leave(timer)
+            timer.state = state
+        self._ready = deque(timer for timer in self._ready if timer.state == READY)
+        self._due.push(early)
+        self.changed = True
 
     def take(self, limit: int, count: int) -> tuple[list[Timer], int]:
         """Up to `count` ready timers, now IN_FLIGHT; and for retries the boot ms of the oldest last attempt."""
@@ -161,8 +215,9 @@ class Lane:
             while self._urgent and len(taken) < count:
                 taken.append(self._urgent.pop(next(iter(self._urgent))))
             urgent = len(taken)
-            while self._ready and len(taken) < count:
-                timer = self._ready.popleft()
+            ready = self._ready
+            while ready and len(taken) < count:
+                timer = ready.popleft()
                 if timer.state == READY:
                     taken.append(timer)
             self._ready_count -= len(taken) - urgent
@@ -179,6 +234,8 @@ class Lane:
         for timer in taken:
             timer.state = IN_FLIGHT
         self.in_flight += len(taken)
+        # The dispatcher counts what it has asked for out of the lane, and must hear of it again, whatever is left.
+        self._reported[limit] = (-1, 0, False)
         self.changed = True
         return taken, tried_at
 
@@ -187,27 +244,28 @@ class Lane:
         while self._ready and self._ready[0].state != READY:
             self._ready.popleft()
         since = self._ready[0].due_at if self._ready else 0
-        lanes = {0: (self._ready_count + len(self._urgent), since, bool(self._urgent))}
+        lanes = dict.fromkeys(self._reported, (0, 0, False))
+        lanes[0] = (self._ready_count + len(self._urgent), since, bool(self._urgent))
         for limit, queue in self._retries.items():
             lanes[limit] = (queue.ready_count, queue.oldest_try(), False)
-        news = []
-        for limit, (count, oldest, urgent) in lanes.items():
-            if self._reported.get(limit, (0, 0, False)) != (count, oldest, urgent):
-                self._reported[limit] = (count, oldest, urgent)
-                news.append(Ready(shard, self.name, limit, count, oldest, urgent))
+        news = [
+            Ready(shard, self.name, limit, count, oldest, urgent)
+            for limit, (count, oldest, urgent) in lanes.items()
+            if self._reported.get(limit, (0, 0, False)) != (count, oldest, urgent)
+        ]
+        self._reported = {limit: said for limit, said in lanes.items() if said[0]}
         for limit in [limit for limit, queue in self._retries.items() if not queue.waiting and not queue.ready]:
             del self._retries[limit]
-            self._reported.pop(limit, None)
         return news
 
-    def forget_reported(self, limit: int) -> None:
-        """The dispatcher has asked for some of this lane and must hear of it again, whatever is left."""
-        self._reported[limit] = (-1, 0, False)
-
     def is_due(self, now: Now) -> bool:
-        """Whether a wake-up settled before has come."""
+        """Whether a wake-up settled before has come, or the wall clock has gone back behind what is ready."""
         wall, boot = self.wakes
-        return (wall is not None and wall <= now.wall_ms) or (boot is not None and boot <= now.boot_ms)
+        return (
+            (wall is not None and wall <= now.wall_ms)
+            or (boot is not None and boot <= now.boot_ms)
+            or now.wall_ms < self._popped_at
+        )
 
     def settle_wake(self) -> None:
         """Work out when time alone makes something ready here: `wakes` = (wall ms, boot ms)."""
@@ -224,20 +282,28 @@ class Lane:
         self.changed = False
 
     def oldest_due_at(self, now_ms: int) -> int | None:
-        """Unix ms since when the longest waiting due timer waits."""
-        waits = [timer.due_at for timer in (*self._urgent.values(), *list(self._ready)[:1]) if timer.state == READY]
-        waits += [timer.due_at for timer in self._due.soonest(1) if timer.fire_at <= now_ms]
-        return min(waits, default=None)
-
-    def soonest(self, count: int) -> list[Timer]:
-        """The soonest `count` timers that are neither in flight nor dead."""
-        found = [timer for timer in (*self._urgent.values(), *self._ready) if timer.state == READY]
-        for queue in self._retries.values():
-            found += [e[2] for e in queue.waiting if e[2].state == RETRYING and e[2].failure is e[3]]
-            found += [e[2] for e in queue.ready if _is_ready(e)]
-        found += self._due.soonest(count)
-        return sorted(found)[:count]
+        """Unix ms since when the longest waiting due timer waits (of the first thousand)."""
+        return min((timer.due_at for timer in islice(self._first_attempts_due(now_ms), 1_000)), default=None)
 
     def count_due(self, now_ms: int, limit: int) -> int:
-        """How many first attempts are due and not in flight, counted up to about `limit`."""
-        return self._ready_count + len(self._urgent) + self._due.count_due(now_ms, limit)
+        """How many first attempts are due and neither in flight nor held, counted up to `limit`."""
+        return sum(1 for _ in islice(self._first_attempts_due(now_ms), limit))
+
+    def soonest(self, count: int) -> list[Timer]:
+        """The soonest `count` timers that are neither in flight, held nor dead."""
+        found = [timer for timer in (*self._urgent.values(), *self._ready) if timer.state == READY]
+        for queue in self._retries.values():
+            found += [e[2] for e in islice(queue.waiting, LOOK) if e[2].state == RETRYING and e[2].failure is e[3]]
+            found += [e[2] for e in queue.ready if _is_ready(e)]
+        return nsmallest(count, found + self._due.soonest(count))
+
+    def _first_attempts_due(self, now_ms: int) -> Iterator[Timer]:
+        ready = (*self._urgent.values(), *self._ready)
+        yield from (timer for timer in ready if timer.state == READY and timer.fire_at <= now_ms)
+        yield from self._due.due(now_ms)
+
+    def _push_retry(self, timer: Timer, failure: Failure) -> None:
+        queue = self._retries.get(failure.limit)
+        if queue is None:
+            queue = self._retries[failure.limit] = RetryQueue(failure.limit)
+        heappush(queue.waiting, (failure.since + failure.gap_ms, timer.generation, timer, failure))

@@ -3,6 +3,9 @@
 A read's answer is made at its step and leaves with its turn, so it never shows what could still be lost.
 """
 
+from collections import Counter
+from heapq import nsmallest
+
 from timerd.engine.draft import Draft
 from timerd.engine.message import (
     Filter,
@@ -40,8 +43,10 @@ def list_dead(draft: Draft, message: ListDead) -> None:
 
 
 def next_due(draft: Draft, message: Next) -> None:
-    lanes = [lane for name, lane in draft.state.lanes.items() if message.type in (None, name)]
-    timers = sorted(timer for lane in lanes for timer in lane.soonest(message.count))[: message.count]
+    state = draft.state
+    lanes = [lane for name, lane in state.lanes.items() if message.type in (None, name)]
+    held = [timer for timer in state.held.values() if message.type in (None, timer.type)]
+    timers = nsmallest(message.count, held + [timer for lane in lanes for timer in lane.soonest(message.count)])
     draft.reply(message.token, [view(draft, timer) for timer in timers])
 
 
@@ -49,7 +54,9 @@ def tally(draft: Draft, message: Tally) -> None:
     state = draft.state
     wall_ms = state.now.wall_ms
     types: dict[str, TypeTally] = {}
-    oldest: int | None = None
+    held_due = [timer for timer in state.held.values() if timer.fire_at <= wall_ms]
+    held = Counter(timer.type for timer in held_due)
+    oldest = min((timer.due_at for timer in held_due), default=None)
     for name, lane in state.lanes.items():
         t: Totals = lane.totals
         types[name] = TypeTally(
@@ -67,7 +74,7 @@ def tally(draft: Draft, message: Tally) -> None:
             lane.in_flight,
             lane.retrying,
             len(lane.dead),
-            lane.count_due(wall_ms, COUNT_DUE),
+            lane.count_due(wall_ms, COUNT_DUE) + held[name],
         )
         waits = lane.oldest_due_at(wall_ms)
         if waits is not None and (oldest is None or waits < oldest):

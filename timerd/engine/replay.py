@@ -21,14 +21,14 @@ from timerd.engine.record import (
 )
 from timerd.engine.ring import slot_of
 from timerd.engine.state import State
-from timerd.engine.timer import BodyRef
+from timerd.engine.timer import WAITING, BodyRef
 
 
 class Replay:
     """Feed it the shard's frames in order, then `finish`."""
 
     def __init__(self, shard: int, slots: list[int], now: Now) -> None:
-        self.state = State(shard, slots, now)
+        self.state = State(shard, slots, now, filled=False)
         self._slots = set(slots)
         self._missing: set[int] = set()
         self._begun = False
@@ -47,9 +47,8 @@ class Replay:
                 for slot in record.slots:
                     self.state.covered.pop(slot)
                     self.state.covered[slot] = lsn
-            elif not self._missing:
-                self.state.apply(record)
-            elif (known := self._known_part(record)) is not None:
+            elif (known := self._known_part(record) if self._missing else record) is not None:
+                _forget_place(known)
                 self.state.apply(known)
         self.state.lsn = lsn
 
@@ -57,9 +56,7 @@ class Replay:
         """The recovered state; or what is wrong with the log."""
         if self._missing:
             return f"shard {self.state.shard}: no checkpoint slice holds slot {min(self._missing)}"
-        for lane in self.state.lanes.values():
-            by_death = sorted(lane.dead.values(), key=lambda t: (t.failure.died_at if t.failure else 0, t.generation))
-            lane.dead = {timer.id: timer for timer in by_death}
+        self.state.fill()
         return self.state
 
     def live_bodies(self) -> list[BodyRef]:
@@ -106,3 +103,10 @@ class Replay:
                 return Relocated([body for body in record.bodies if slot_of(body[0]) not in missing])
             case _:
                 return record
+
+
+def _forget_place(record: Record) -> None:
+    """Timers stand in a record as they were when its turn was written, ready or gone already; now they wait."""
+    timers = record.timers if isinstance(record, Armed) else record.rearmed if isinstance(record, Fired) else ()
+    for timer in timers:
+        timer.state = WAITING

@@ -18,17 +18,22 @@ from timerd.engine.timer import IN_FLIGHT, RetryPolicy, Timer
 def take(draft: Draft, message: Take) -> None:
     """Hand out ready timers; nothing is logged: a timer in flight at a crash is due again afterwards."""
     state = draft.state
+    assert message.batch_no not in draft.flights, "a batch takes from a shard once"
     lane = state.lanes.get(message.type)
-    timers, tried_at = lane.take(message.limit, message.count) if lane else ([], 0)
+    timers: list[Timer] = []
+    tried_at = 0
+    if lane is not None:
+        lane.step_back(state.now.wall_ms)
+        timers, tried_at = lane.take(message.limit, message.count)
     draft.flights[message.batch_no] = timers
-    flagged = frozenset(
-        timer.id
-        for timer in timers
-        if (timer.failure is not None and timer.failure.unknown)
-        or (timer.generation <= state.unclean_generation and timer.due_at <= state.unclean_at)
-    )
-    if lane:
-        lane.forget_reported(message.limit)
+    flagged: frozenset[str] = frozenset()
+    if message.limit or state.unclean_generation:  # else nothing can have been delivered before
+        flagged = frozenset(
+            timer.id
+            for timer in timers
+            if (timer.failure is not None and timer.failure.unknown)
+            or (timer.generation <= state.unclean_generation and timer.due_at <= state.unclean_at)
+        )
     draft.effects.append(Taken(message.batch_no, state.shard, timers, tried_at, flagged))
 
 
@@ -74,7 +79,7 @@ def _unblock(draft: Draft, flight: Iterable[Timer]) -> None:
         if timer.id in state.blocked:
             state.blocked.discard(timer.id)
             if (held := state.held.pop(timer.id, None)) is not None:
-                state.lane(held.type).make_ready(held)
+                state.lane(held.type).release(held, state.now.wall_ms)
 
 
 def _fail(draft: Draft, type: str, timers: list[Timer], failure: WholeFailure, jitter: float) -> None:
@@ -152,6 +157,6 @@ def _count_failures(
 def _retry(draft: Draft, ids: list[str], gap_ms: int, limit: int, counted: bool, unknown: bool, error: str) -> None:
     record = Retried(ids, gap_ms, max(1, limit), counted, unknown, error)
     if draft.low:
-        draft.write_in_memory(record)
+        draft.apply_unwritten(record)
     else:
         draft.write(record)

@@ -104,8 +104,7 @@ class Shard:
             case Relocate():
                 self._relocate(message)
             case Close():
-                self._draft.write(Closed(now.wall_ms))
-                self._draft.reply(message.token, None)
+                self._close(message)
             case _:
                 raise AssertionError(f"no such message: {message!r}")
 
@@ -131,11 +130,6 @@ class Shard:
         state = self.state
         if draft.records:
             state.lsn += 1
-            for record in draft.records:
-                if isinstance(record, Checkpoint):
-                    for slot in record.slots:
-                        del state.covered[slot]
-                        state.covered[slot] = state.lsn
         turn = Turn(state.shard, state.lsn, draft.records, draft.effects)
         draft.records, draft.effects = [], []
         return turn
@@ -179,6 +173,9 @@ class Shard:
                 break
             slots.append(slot)
             timers += by_id.values()
+        for slot in slots:
+            del state.covered[slot]
+            state.covered[slot] = state.lsn + 1
         totals = {
             name: msgspec.structs.replace(lane.totals, dropped=dict(lane.totals.dropped))
             for name, lane in state.lanes.items()
@@ -186,6 +183,12 @@ class Shard:
         self._draft.write(
             Checkpoint(slots, timers, state.last, state.epoch, state.unclean_at, state.unclean_generation, totals)
         )
+
+    def _close(self, message: Close) -> None:
+        """Lay the shard down. With an outcome outstanding or unwritten it is no clean end, and must not read as one."""
+        if not self._draft.flights and not self._draft.forgets:
+            self._draft.write(Closed(self.state.now.wall_ms))
+        self._draft.reply(message.token, None)
 
     def _relocate(self, message: Relocate) -> None:
         moved = []

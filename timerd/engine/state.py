@@ -9,9 +9,12 @@ Invariants:
   2. `last` is at least every generation ever given here, and only grows.
   3. For every type: armed + revived = fired + cancelled + replaced + dead + dropped + live.
   4. An id is in `blocked` exactly while a delivery of a generation is open that is no longer current.
+  5. Between records, a live timer is in exactly one queue of its type's lane, or in flight, or in `held`.
+
+While a log is replayed, 5 waits for `fill`: most timers of a log are long gone, and the queues would be full of them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import msgspec
@@ -32,7 +35,7 @@ from timerd.engine.record import (
     Retried,
     Revived,
 )
-from timerd.engine.ring import SLOTS, slot_of
+from timerd.engine.ring import SLOTS, slot_of, slots_of
 from timerd.engine.timer import (
     DEAD,
     GONE,
@@ -42,11 +45,13 @@ from timerd.engine.timer import (
     WAITING,
     BodyRef,
     Failure,
+    Payload,
     Timer,
 )
 
 TIMER_BYTES: Final = 48  # what a timer takes in a checkpoint beside its id, type and payload
 COMPLETION_BYTES: Final = 16  # what ending a timer takes in the log beside its id
+BODY_REF_BYTES: Final = 40  # what the place of a body takes in a checkpoint
 
 NO_FAILURE: Final = Failure(0, 0, 0, 0, "")
 
@@ -54,8 +59,10 @@ NO_FAILURE: Final = Failure(0, 0, 0, 0, "")
 class State:
     """The timers of one shard's slots, their queues, and the totals."""
 
-    def __init__(self, shard: int, slots: list[int], now: Now) -> None:
+    def __init__(self, shard: int, slots: list[int], now: Now, filled: bool = True) -> None:
+        """Empty. `filled`: False where a log is about to be replayed; then call `fill` at its end."""
         self.shard = shard
+        self._filled = filled
         self.now = now
         self.slots: list[dict[str, Timer] | None] = [None] * SLOTS
         for slot in slots:
@@ -103,7 +110,7 @@ class State:
         """The lane of a type, made at its first mention."""
         lane = self.lanes.get(type)
         if lane is None:
-            lane = self.lanes[type] = Lane(type, self.now)
+            lane = self.lanes[type] = Lane(type, self.now, self._filled)
         return lane
 
     @property
@@ -119,52 +126,33 @@ class State:
     # ---- one method a record
 
     def _armed(self, record: Armed) -> None:
-        slots = self.slots
-        lane: Lane | None = None
-        for timer in record.timers:
-            if lane is None or lane.name != timer.type:
-                lane = self.lane(timer.type)
-            by_id = slots[slot_of(timer.id)]
-            assert by_id is not None
-            old = by_id.get(timer.id)
-            if old is not None:
-                self._displace(old)
-            by_id[timer.id] = timer
-            self._enter(timer, lane)
-            lane.totals.armed += 1
-        self.last = max(self.last, record.timers[-1].generation)
+        timers = record.timers
+        for lane, count in self._enter(timers):
+            lane.totals.armed += count
+        self.last = max(self.last, timers[-1].generation)
 
     def _cancelled(self, record: Cancelled) -> None:
-        for id in record.ids:
-            old = self._remove(id)
+        for old in self._remove(record.ids):
             lane = self.lane(old.type)
             if old.state == DEAD:
-                del lane.dead[id]
                 lane.totals.purged += 1
             else:
-                lane.live -= 1
                 lane.totals.cancelled += 1
             self._leave(old, lane)
 
     def _fired(self, record: Fired) -> None:
         lane = self.lane(record.type)
         totals = lane.totals
-        for id in record.ids:
-            self._end(id, lane)
+        self._end(record.ids, lane)
         totals.fired += len(record.ids)
-        for timer in record.rearmed:
-            self._end(timer.id, lane)
-            by_id = self.slots[slot_of(timer.id)]
-            assert by_id is not None
-            by_id[timer.id] = timer
-            self._enter(timer, lane)
-        totals.fired += len(record.rearmed)
-        totals.armed += len(record.rearmed)
         if record.rearmed:
+            self._end([timer.id for timer in record.rearmed], lane)
+            self._enter(record.rearmed)
+            totals.fired += len(record.rearmed)
+            totals.armed += len(record.rearmed)
             self.last = max(self.last, record.rearmed[-1].generation)
         for reason, ids in record.dropped:
-            for id in ids:
-                self._end(id, lane)
+            self._end(ids, lane)
             totals.dropped[reason] = totals.dropped.get(reason, 0) + len(ids)
         totals.superseded += record.superseded
 
@@ -194,7 +182,7 @@ class State:
             assert timer is not None
             assert timer.state != DEAD
             lane = self.lane(timer.type)
-            lane.leave(timer)
+            lane.end([timer])
             before = timer.failure or NO_FAILURE
             timer.failure = Failure(
                 before.attempts + record.attempted,
@@ -206,38 +194,28 @@ class State:
                 record.at,
             )
             timer.state = DEAD
-            lane.live -= 1
             lane.dead[id] = timer
             lane.totals.dead += 1
 
     def _revived(self, record: Revived) -> None:
+        revived: list[Timer] = []
         for id, generation in record.ids:
-            old = self._remove(id)
+            old = self.find(id)
+            assert old is not None
             assert old.state == DEAD
-            lane = self.lane(old.type)
-            del lane.dead[id]
-            new = Timer(
-                old.fire_at,
-                generation,
-                id,
-                old.type,
-                old.payload,
-                old.created_at or old.armed_at,
-            )
-            self._leave(old, lane)
-            by_id = self.slots[slot_of(id)]
-            assert by_id is not None
-            by_id[id] = new
-            self._enter(new, lane)
-            lane.totals.revived += 1
-            self.last = max(self.last, generation)
+            born_at = old.created_at or old.armed_at
+            revived.append(Timer(old.fire_at, generation, id, old.type, old.payload, born_at))
+            self.lane(old.type).totals.revived += 1
+        if revived:
+            for old in self._remove([timer.id for timer in revived]):
+                self._leave(old, self.lane(old.type))
+            self._enter(revived)
+            self.last = max(self.last, revived[-1].generation)
 
     def _purged(self, record: Purged) -> None:
-        for id in record.ids:
-            old = self._remove(id)
+        for old in self._remove(record.ids):
             assert old.state == DEAD
             lane = self.lane(old.type)
-            del lane.dead[id]
             lane.totals.purged += 1
             self._leave(old, lane)
 
@@ -246,9 +224,9 @@ class State:
             timer = self.find(id)
             assert timer is not None
             assert timer.generation == generation
-            self._count_payload(timer, -1)
+            self._count_payload(timer.payload, -1)
             timer.payload = place
-            self._count_payload(timer, 1)
+            self._count_payload(place, 1)
 
     def _checkpoint(self, record: Checkpoint) -> None:
         """In recovery (see replay.py) this fills the slots; live it says what already is, and changes nothing."""
@@ -256,7 +234,7 @@ class State:
     def _owned(self, record: Owned) -> None:
         self.epoch = record.epoch
         if not record.clean:
-            self.unclean_at = record.at
+            self.unclean_at = max(self.unclean_at, record.at)  # the wall clock may have gone back between two of them
             self.unclean_generation = self.last
 
     def _closed(self, record: Closed) -> None:
@@ -270,28 +248,22 @@ class State:
             by_id = self.slots[slot]
             assert by_id is not None, "a slot of another shard"
             for old in by_id.values():
-                lane = self.lane(old.type)
-                if old.state == DEAD:
-                    del lane.dead[old.id]
-                else:
-                    lane.live -= 1
-                self._leave(old, lane)
+                self._leave(old, self.lane(old.type))
             by_id.clear()
-        for timer in sorted(record.timers, key=lambda t: t.failure.died_at if t.failure else 0):
-            by_id = self.slots[slot_of(timer.id)]
-            assert by_id is not None
-            by_id[timer.id] = timer
-            lane = self.lane(timer.type)
-            if timer.state == DEAD:
-                lane.dead[timer.id] = timer
-                self._count(timer, 1)
-                continue
-            failure = timer.failure
+        live = [timer for timer in record.timers if timer.state != DEAD]
+        for timer in live:
             timer.state = WAITING
-            self._enter(timer, lane)
-            if failure is not None:
+        self._enter(live)
+        for timer in live:
+            if timer.failure is not None:
+                lane = self.lane(timer.type)
                 lane.leave(timer)
-                lane.enter_retry(timer, msgspec.structs.replace(failure, since=self.now.boot_ms))
+                lane.enter_retry(timer, msgspec.structs.replace(timer.failure, since=self.now.boot_ms))
+        dead = [timer for timer in record.timers if timer.state == DEAD]
+        self._place(dead)
+        self._count(dead, 1)
+        for timer in dead:
+            self.lane(timer.type).dead[timer.id] = timer
         self.last = record.last
         self.epoch = record.epoch
         self.unclean_at = record.unclean_at
@@ -301,63 +273,93 @@ class State:
         for name, totals in record.totals.items():
             self.lane(name).totals = totals
 
+    def fill(self) -> None:
+        """Replay has ended: put what it has left into queues, and dead letters in the order of their deaths."""
+        self._filled = True
+        waiting: dict[str, list[Timer]] = {name: [] for name in self.lanes}
+        retrying: dict[str, list[Timer]] = {name: [] for name in self.lanes}
+        for by_id in self.slots:
+            for timer in by_id.values() if by_id else ():
+                if timer.state == WAITING:
+                    if timer.armed_for_now:
+                        timer.state = URGENT
+                    waiting[timer.type].append(timer)
+                elif timer.state != DEAD:
+                    retrying[timer.type].append(timer)
+        for name, lane in self.lanes.items():
+            lane.fill(waiting[name], retrying[name])
+            by_death = sorted(lane.dead.values(), key=_died)
+            lane.dead = {timer.id: timer for timer in by_death}
+
     # ---- the steps that records are made of
 
-    def _enter(self, timer: Timer, lane: Lane) -> None:
-        if timer.state != URGENT:
-            timer.state = WAITING
-        self.timers += 1
-        self.id_bytes += len(timer.id) if timer.id.isascii() else len(timer.id.encode())
-        if timer.payload is not None:
-            self._count_payload(timer, 1)
-        lane.enter(timer)
+    def _enter(self, timers: list[Timer]) -> list[tuple[Lane, int]]:
+        """Live timers come, WAITING or URGENT; what had their ids is displaced. Says how many came into which lane."""
+        self._place(timers)
+        self._count(timers, 1)
+        entered = []
+        for type, group in _by_type(timers):
+            lane = self.lane(type)
+            lane.enter(group)
+            entered.append((lane, len(group)))
+        return entered
+
+    def _place(self, timers: list[Timer]) -> None:
+        slots = self.slots
+        for timer, slot in zip(timers, slots_of([timer.id for timer in timers]), strict=True):
+            by_id = slots[slot]
+            id = timer.id
+            if id in by_id:  # type: ignore[operator]  # an id of another shard: the caller's fault
+                self._displace(by_id[id])  # type: ignore[index]
+            by_id[id] = timer  # type: ignore[index]
 
     def _displace(self, old: Timer) -> None:
         """A new generation takes the place of this one."""
         lane = self.lane(old.type)
         if old.state == DEAD:
-            del lane.dead[old.id]
             lane.totals.purged += 1
         else:
-            lane.live -= 1
             lane.totals.replaced += 1
         self._leave(old, lane)
 
     def _leave(self, old: Timer, lane: Lane) -> None:
         """Not current any more, and not because its delivery ended: if one is open, its id is blocked until then."""
-        if old.state == IN_FLIGHT:
-            self.blocked.add(old.id)
-        elif old.state == HELD:
-            del self.held[old.id]
-        lane.leave(old)
-        self._count(old, -1)
-        if old.state != IN_FLIGHT:
-            old.payload = None  # stale entries of queues should hold little
+        self._count([old], -1)
+        if old.state == DEAD:
+            del lane.dead[old.id]
+        elif old.state == IN_FLIGHT:
+            self.blocked.add(old.id)  # and the delivery under way may still need its payload
+            lane.end([old])
+            old.state = GONE
+            return
+        else:
+            if old.state == HELD:
+                del self.held[old.id]
+            lane.end([old])
+        old.payload = None  # a stale entry of a queue should hold little
         old.state = GONE
 
-    def _end(self, id: str, lane: Lane) -> None:
-        """A live timer ends with its delivery."""
-        old = self._remove(id)
-        lane.live -= 1
-        lane.leave(old)
-        self._count(old, -1)
-        old.state = GONE
+    def _end(self, ids: list[str], lane: Lane) -> None:
+        """Live timers end with their delivery."""
+        ended = self._remove(ids)
+        lane.end(ended)
+        self._count(ended, -1)
+        for old in ended:
+            old.state = GONE
 
-    def _remove(self, id: str) -> Timer:
-        by_id = self.slots[slot_of(id)]
-        assert by_id is not None
-        return by_id.pop(id)
+    def _remove(self, ids: list[str]) -> list[Timer]:
+        slots = self.slots
+        return [slots[slot].pop(id) for id, slot in zip(ids, slots_of(ids), strict=True)]  # type: ignore[union-attr]
 
-    def _count(self, timer: Timer, sign: int) -> None:
-        self.timers += sign
-        self.id_bytes += sign * (len(timer.id) if timer.id.isascii() else len(timer.id.encode()))
-        if timer.payload is not None:
-            self._count_payload(timer, sign)
+    def _count(self, timers: list[Timer], sign: int) -> None:
+        self.timers += sign * len(timers)
+        self.id_bytes += sign * len("".join([timer.id for timer in timers]).encode())
+        for payload in [timer.payload for timer in timers if timer.payload is not None]:
+            self._count_payload(payload, sign)
 
-    def _count_payload(self, timer: Timer, sign: int) -> None:
-        payload = timer.payload
+    def _count_payload(self, payload: Payload, sign: int) -> None:
         if isinstance(payload, BodyRef):
-            self.payload_bytes += sign * 40
+            self.payload_bytes += sign * BODY_REF_BYTES
             left = self.body_bytes.get(payload.segment, 0) + sign * payload.length
             if left:
                 self.body_bytes[payload.segment] = left
@@ -365,3 +367,18 @@ class State:
                 self.body_bytes.pop(payload.segment, None)
         elif payload is not None:
             self.payload_bytes += sign * len(payload)
+
+
+def _by_type(timers: list[Timer]) -> Iterable[tuple[str, list[Timer]]]:
+    """In the order of their first timers. Mostly there is one."""
+    types = {timer.type for timer in timers}
+    if len(types) == 1:
+        return [(timers[0].type, timers)]
+    groups: dict[str, list[Timer]] = {}
+    for timer in timers:
+        groups.setdefault(timer.type, []).append(timer)
+    return groups.items()
+
+
+def _died(timer: Timer) -> tuple[int, int]:
+    return timer.failure.died_at if timer.failure else 0, timer.generation

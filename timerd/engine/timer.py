@@ -88,6 +88,15 @@ class Timer(msgspec.Struct, array_like=True, order=True, gc=False):
         """Unix ms from which lag is counted: a fire time in the past is due at acceptance."""
         return max(self.fire_at, self.generation // 1000)
 
+    @property
+    def armed_for_now(self) -> bool:
+        """Whether it was due in the very millisecond of its acceptance, as a fire-now is.
+
+        Tells an urgent timer where its state no longer says so: after it was held, and in the log (it is mostly READY
+        by the time it is written). One that happens to look like it goes in a smaller batch, which harms nobody.
+        """
+        return self.fire_at == self.generation // 1000
+
 
 class RetryPolicy(msgspec.Struct, frozen=True):
     """How a type's failed timers are tried again."""
