@@ -91,8 +91,9 @@ class Child:
             self._process.send_signal(number)
 
 
-def timerd_command(data: Path, port: int) -> list[str]:
-    return [sys.executable, "-m", "timerd", "serve", "--data", str(data), "--port", str(port)]
+def timerd_command(data: Path, host: str, port: int) -> list[str]:
+    where = ["--host", host, "--port", str(port)]
+    return [sys.executable, "-m", "timerd", "serve", "--data", str(data), *where]
 
 
 def provider_command(urls: Path, log: Path, seed: int, slow_s: float) -> list[str]:

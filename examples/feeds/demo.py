@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections import Counter, deque
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, suppress
 from datetime import timedelta
 from pathlib import Path
@@ -26,11 +27,12 @@ from .judge import Plan, Seen, Verdict, judge
 from .listener import free_port, listening
 from .poller import Poller
 from .screen import Figures, Screen, show_verdict
-from .service import CUTOFF_S, TYPE, Poll, Service, now_ms, start, timer_id
+from .service import BACKOFF_S_MAX, CUTOFF_S, TYPE, Poll, Service, now_ms, start, timer_id
 from .store import Store
 
 HOST = "127.0.0.1"
 TICK_S = 0.5
+LOOKUPS_MAX = 64
 ASK_S_MAX = 1.0
 RATE_TICKS = 10
 """Polls a second are counted over the last 5 s: an interval of the demo."""
@@ -93,6 +95,8 @@ class _Run:
 
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
+        # Names are looked up in threads, and a handful, as by default, is soon full of hosts that don't answer.
+        loop.set_default_executor(ThreadPoolExecutor(LOOKUPS_MAX))
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._interrupted.set)
         options = self._options
@@ -107,6 +111,7 @@ class _Run:
             timerd = options.timerd or await self._start_timerd(stack)
             client = await stack.enter_async_context(AsyncTimerd(timerd, key=options.key))
             first_due = await start(client, store, self._feeds, url, options.interval, options.max_lag)
+            self._count_absence(min(first_due.values()))
             await self._watch(client, service)
             ended = now_ms()
             if options.timerd and not options.db:
@@ -119,6 +124,11 @@ class _Run:
         verdict = self._judge(Plan(first_due, cadence, _ms(options.max_lag), ended, self._outages))
         return INTERRUPTED if self._interrupted.is_set() else 0 if verdict.passed else 1
 
+    def _count_absence(self, oldest_due: int) -> None:
+        """A store with overdue feeds: no service ran for a while, and timerd may wait until its next try."""
+        if oldest_due < now_ms():
+            self._outages.append((oldest_due, now_ms() + int(BACKOFF_S_MAX * 1000)))
+
     async def _start_provider(self, stack: AsyncExitStack) -> Callable[[str], str]:
         urls = self._folder / "urls.txt"
         urls.write_text("".join(f"{feed.url}\n" for feed in self._feeds))
@@ -129,7 +139,7 @@ class _Run:
 
     async def _start_timerd(self, stack: AsyncExitStack) -> str:
         # The port is chosen here, so that a restarted timerd is found at the same place.
-        self._timerd_command = timerd_command(self._folder / "timerd", free_port(HOST))
+        self._timerd_command = timerd_command(self._folder / "timerd", HOST, free_port(HOST))
         return (await self._start("timerd", self._timerd_command, stack)).url
 
     async def _start(self, name: str, command: list[str], stack: AsyncExitStack | None) -> Child:

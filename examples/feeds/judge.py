@@ -26,8 +26,9 @@ EARLY_MS_MAX = 250
 much longer on its way than the next."""
 LATE_MS_MAX = 1000
 """Allowed beyond max_lag: 250 ms of timerd's own, the rest for a poller and a provider on the same two cores."""
-RECOVERY_MS = 2000
-"""An outage counts until so long after timerd is ready again: what fell due in it arrives all at once."""
+RECOVERY_MS = 3000
+"""An outage counts until so long after timerd is ready again. What was open when it went comes a second time, isn't due
+yet, and is answered only with the slowest poll of its batch, 2 s later; and all that fell due comes at once."""
 EXAMPLES_SHOWN = 5
 
 
