@@ -134,8 +134,9 @@ async def test_cookies_are_not_kept(deliver: HttpDeliver) -> None:
         return response
 
     async with http_server(handle) as url:
-        await deliver.post(to(url))
-        await deliver.post(to(url))
+        url = url.replace("127.0.0.1", "localhost")  # a cookie jar takes none from a bare address
+        assert (await deliver.post(to(url))).status == 200
+        assert (await deliver.post(to(url))).status == 200
     assert seen == [None, None]
 
 

@@ -347,6 +347,27 @@ def test_a_ready_made_before_a_take_was_seen_is_not_counted_twice() -> None:
     assert dispatcher.wake_at() == (T0 + 950, None)
 
 
+def test_a_batch_knows_all_that_its_parts_say() -> None:
+    dispatcher = Dispatcher()
+    dispatcher.set_types({"t": type_of()})
+    now = Now(T0 * 1000, 9000)
+    for shard in range(3):
+        dispatcher.ready(Ready(shard, "t", 25, 2, 500))
+    assert dispatcher.wake_at() == (None, 0)
+    takes = dispatcher.commands(now)
+    assert len(takes) == 3
+    timers = [Timer(T0, n + 1, f"x-{n}", "t") for n in range(3)]
+    dispatcher.taken(Taken(1, 0, [timers[0]], 700, frozenset({"x-0"})))
+    dispatcher.taken(Taken(1, 1, [timers[1]], 500, frozenset({"x-1"})))
+    for shard in range(3):
+        dispatcher.ready(Ready(shard, "t", 25, 0, 0))
+    assert dispatcher.commands(now) == []
+    assert dispatcher.wake_at() == (None, None)
+    dispatcher.taken(Taken(1, 2, [timers[2]], 600))
+    assert dispatcher.wake_at() == (None, 0)
+    assert dispatcher.commands(now) == [Post(Batch(1, "t", timers, frozenset({"x-0", "x-1"}), 500, 25))]
+
+
 # ---- what failures come to
 
 
