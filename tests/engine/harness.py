@@ -21,6 +21,7 @@ from timerd.engine.message import (
     Get,
     ItemResult,
     List,
+    ListDead,
     Message,
     Next,
     Settle,
@@ -209,7 +210,7 @@ class Bench:
         """By due time."""
         return [view.id for view in self.peek(Next(type, count, None))]
 
-    def listed(self, message: List) -> list[TimerView]:
+    def listed(self, message: List | ListDead) -> list[TimerView]:
         views = []
         after: tuple[int, str] | None = message.after
         while after is not None:

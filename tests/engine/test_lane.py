@@ -1,0 +1,67 @@
+"""What a lane makes ready, what it tells, and when it wants to be woken."""
+
+from tests.engine.harness import DAY, SECOND, T0, Bench, failed, ids_of
+from timerd.engine.timer import TimerType
+
+
+def test_no_more_than_a_batch_becomes_ready_and_a_full_lane_does_not_spin() -> None:
+    bench = Bench(TimerType("t", batch_size=3, max_lag_ms=0))
+    bench.arm_all("abcdefgh", T0)
+    assert bench.told["t", 0].count == 3
+    assert bench.shard.wake_at() == (None, None)
+    assert ids_of(bench.take(count=2)) == ["a", "b"]
+    assert bench.told["t", 0].count == 3
+
+
+def test_since_is_the_wait_of_the_longest_waiting() -> None:
+    bench = Bench()
+    bench.arm("b", T0 + 10)
+    bench.pass_ms(10)
+    bench.arm("a", T0 - DAY)
+    assert bench.told["t", 0].since == T0 + 10, "a time in the past is due at acceptance"
+
+
+def test_a_held_timer_that_is_let_go_brings_its_wait_along() -> None:
+    bench = Bench()
+    bench.arm("x", T0)
+    taken = bench.take()
+    bench.pass_ms(5)
+    bench.arm("x", T0)
+    bench.pass_ms(5)
+    bench.arm("y", T0)
+    bench.settle(taken)
+    assert bench.told["t", 0].count == 2
+    assert bench.told["t", 0].since == T0 + 5
+
+
+def test_wake_ups_fall_together_within_the_slack_that_max_lag_leaves() -> None:
+    bench = Bench(TimerType("t", batch_size=10, max_lag_ms=SECOND))
+    bench.arm("a", T0 + 101)
+    bench.arm("b", T0 + 140)
+    assert bench.shard.wake_at() == (T0 + 150, None)
+    bench.pass_ms(149)
+    assert ("t", 0) not in bench.told
+    bench.pass_ms(1)
+    assert bench.told["t", 0].count == 2
+
+
+def test_only_changes_are_told() -> None:
+    bench = Bench()
+    bench.arm("a", T0)
+    assert bench.told["t", 0].count == 1
+    bench.arm("b", T0 + DAY)
+    assert [effect for effect in bench.effects if type(effect).__name__ == "Ready"] == []
+    bench.cancel("a")
+    assert bench.told["t", 0].count == 0
+
+
+def test_retries_are_told_by_the_batch_they_may_travel_in() -> None:
+    bench = Bench()
+    bench.arm_all("ab", T0)
+    for id in "ab":
+        taken = bench.take(count=1)
+        bench.settle(taken, failed(gap_ms=10, limit=1 if id == "a" else 4))
+    assert bench.shard.wake_at() == (None, bench.boot_ms + 10)
+    bench.pass_ms(10)
+    assert (bench.told["t", 1].count, bench.told["t", 4].count) == (1, 1)
+    assert bench.told["t", 1].since == 5_000
