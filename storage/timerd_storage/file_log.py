@@ -77,7 +77,11 @@ class FileLog:
         if segment_bytes is None:
             segment_bytes = max(SEGMENT_BYTES_MIN, min(SEGMENT_BYTES, space.total // SEGMENTS_OF_DISK))
         log = cls(directory, disk, worker, segment_bytes, lock)
-        await log._bodies.open([number for name in names if (number := body.number_of(name)) is not None])
+        try:
+            await log._bodies.open([number for name in names if (number := body.number_of(name)) is not None])
+        except BaseException:
+            await log.close()
+            raise
         return log
 
     async def replay(self) -> AsyncIterator[Frame]:
@@ -137,7 +141,7 @@ class FileLog:
             while waiting or dirty:
                 part = self._fitting(waiting)
                 if waiting and not part:
-                    await self._open_next(waiting[0].length)
+                    await self._open_next(waiting[0].length, self._segment_bytes // 4)
                     continue
                 await self._worker.run(self._write, dirty, part)
                 self._note(part)
@@ -230,19 +234,25 @@ class FileLog:
         return self._segments[-1].room if self._segments else 0
 
     async def _begin(self, spares: Sequence[FileHead], torn: bool) -> None:
-        """Make ready for appends. Behind a cut, in a new segment: what comes now never lies where damage was."""
+        """Make ready for appends. Behind a cut, in a new segment: what comes now never lies where damage was.
+
+        What was replayed may so far be in the system's cache alone, if the process before was killed and the machine
+        went on: it is made durable first. Otherwise the next append would claim it to be, and a power cut refute it.
+        """
+        if self._segments:
+            self._segments[-1].file = await self._worker.run(self._disk.open, self._segments[-1].path)
+            await self._worker.run(self._disk.sync, self._segments[-1].file)
+        await self._worker.run(self._disk.sync_directory, self._directory)
         numbers = [held.number + 1 for held in self._segments] + [head.number for head in spares]
         self._spares.number = numbers[len(self._segments) - 1] if self._segments else min(numbers, default=1)
         for head in spares:
             await self._spares.adopt(head.path)
         if torn or not self._segments:
-            await self._open_next(0)
-        else:
-            self._segments[-1].file = await self._worker.run(self._disk.open, self._segments[-1].path)
+            await self._open_next(0, self._segment_bytes - self._spares.piece_bytes)
 
-    async def _open_next(self, need: int) -> None:
+    async def _open_next(self, need: int, usual: int) -> None:
         """Go on in a new segment, with room for a frame of `need` bytes. All before it is on disk (invariant 3)."""
-        spare = await self._spares.take(need)
+        spare = await self._spares.take(need, usual)
         before = self._segments[-1] if self._segments else None
         end = before.end if before else 0
         held = SegmentFile(spare.number, spare.path, end, end, spare.filled, spare.file)

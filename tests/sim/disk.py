@@ -4,7 +4,8 @@ Fault model:
 
 - A write is in the cache at once, and on disk when `sync` of its file has returned. A new or a deleted name is on disk
   when `sync_directory` has returned.
-- `crash(random)` ends all processes (handles and locks are void) and decides for everything not synced what became of
+- `kill()` ends all processes: handles and locks are void, and the cache stays as it is.
+- `crash(random)` is a power cut: it ends all processes and decides for everything not synced what became of
   it. Of a file's writes since its last sync, in one of two ways at random: a prefix of them is kept, the last of them
   torn at any byte; or each page of 512 bytes of them is kept or lost by itself, as a device with a cache does. Of the
   names, any subset. A file that no name leads to is gone with its synced bytes.
@@ -54,11 +55,15 @@ class FakeDisk:
 
     # What tests do
 
+    def kill(self) -> None:
+        """kill -9 for every process."""
+        self._handles.clear()
+        self._locks.clear()
+
     def crash(self, random: Random) -> None:
         """Pull the plug."""
         self.crashes += 1
-        self._handles.clear()
-        self._locks.clear()
+        self.kill()
         changed = sorted(p for p in {*self._names, *self._durable_names} if self._durable_of(p) is not self._of(p))
         for path in changed:
             if random.random() < 0.5:

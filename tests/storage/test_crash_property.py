@@ -55,7 +55,10 @@ class History:
         self.disk.on_call = None
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         await asyncio.gather(*tasks, return_exceptions=True)
-        self.disk.crash(self.random)
+        if self.random.random() < 0.5:
+            self.disk.kill()  # what the cache holds will be lost in a power cut to come
+        else:
+            self.disk.crash(self.random)
         self.crashes += 1
 
     async def work(self, log: FileLog) -> None:
