@@ -49,12 +49,20 @@ class RawFrame(NamedTuple):
     payload: bytes
 
 
-def encode(shard: int, lsn: int, position: int, synced: int, payload: bytes) -> bytes:
-    """The bytes of a frame that will lie at `position`, in a log that is on disk up to `synced`."""
+def encode_head(shard: int, lsn: int, position: int, synced: int, payload: bytes) -> bytes:
+    """What comes before the payload in a frame that will lie at `position`, in a log that is on disk up to `synced`.
+
+    Behind the payload comes `END`. Apart, so that large payloads are copied once, by who joins a group of frames.
+    """
     assert len(payload) <= PAYLOAD_BYTES_MAX
     assert synced <= position
     rest = _REST.pack(len(payload), TURN, shard, lsn, position, synced)
-    return _HEAD.pack(MARKER, zlib.crc32(payload, zlib.crc32(rest))) + rest + payload + END
+    return _HEAD.pack(MARKER, zlib.crc32(payload, zlib.crc32(rest))) + rest
+
+
+def encode(shard: int, lsn: int, position: int, synced: int, payload: bytes) -> bytes:
+    """A whole frame."""
+    return encode_head(shard, lsn, position, synced, payload) + payload + END
 
 
 def read(data: bytes, offset: int, position: int) -> RawFrame | None:

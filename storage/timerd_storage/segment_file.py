@@ -64,11 +64,12 @@ class SegmentFile:
         """Write the frames behind one another, with one sync."""
         assert self.file is not None
         position = self.end
-        encoded = []
+        parts: list[bytes] = []
         for each in frames:
-            encoded.append(frame.encode(each.shard, each.lsn, position, self.end, each.payload))
+            head = frame.encode_head(each.shard, each.lsn, position, self.end, each.payload)
+            parts += (head, each.payload, frame.END)
             position += each.length
-        disk.write(self.file, self.offset, b"".join(encoded))
+        disk.write(self.file, self.offset, b"".join(parts))
         # Under the same sync, so that it costs no wait: what was on disk before this append.
         self._mark(disk, self.file)
 

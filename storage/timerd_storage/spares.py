@@ -19,6 +19,7 @@ from timerd_storage.segment import HEADER_BYTES
 from timerd_storage.worker import Worker
 
 PIECE_BYTES_MAX: Final = 1 << 20  # written and synced in a few milliseconds
+_ZEROS: Final = bytes(PIECE_BYTES_MAX)
 _BLOCK: Final = 4096  # a file takes whole blocks, whatever its size
 
 
@@ -71,14 +72,15 @@ class Spares:
         async with self._turn:
             await self._add_piece()
 
-    async def take(self, need: int) -> Spare:
-        """The next segment's file, with room for a frame of `need` bytes.
+    async def take(self, need: int, usual: int) -> Spare:
+        """The next segment's file, with room for a frame of `need` bytes, and of `usual` bytes unless the disk is full.
 
-        Raises OSError with `NO_SPACE` only when dropping the spares behind it has not made enough room either.
+        Waits while that much is filled, if it isn't yet: who is in a hurry asks for less, and gets a shorter segment
+        when filling has fallen behind. Raises OSError with `NO_SPACE` only when dropping the spares behind it has not
+        made enough room for `need` either.
         """
         async with self._turn:
             need = -(-(HEADER_BYTES + need) // _BLOCK) * _BLOCK
-            usual = self._segment_bytes - self.piece_bytes
             while not self._spares or self._spares[0].filled < max(need, usual):
                 try:
                     await self._extend_first(max(need, usual))
@@ -147,7 +149,7 @@ def _adopt(disk: Disk, path: Path, size: int) -> int:
 
 def _fill(disk: Disk, file: int, start: int, end: int) -> None:
     try:
-        disk.write(file, start, bytes(end - start))
+        disk.write(file, start, _ZEROS[: end - start])
         disk.sync(file)
     except OSError:
         disk.truncate(file, start)  # half a piece is no room, and its blocks need not be on disk

@@ -241,6 +241,7 @@ async def test_what_is_written_behind_a_cut_survives() -> None:
         await reopened.append([each])
     for _ in range(2):
         disk.crash(Random(SEED))
+        assert not disk.content(path)[end:].strip(b"\0"), "the tail is gone for good, not only passed over"
         _, again = await open_on(disk, SEGMENT)
         assert plain(again) == plain([*found, *more])
 
