@@ -49,6 +49,13 @@ class Room:
         """Bytes of frames that are to be in hand, so that `more` and a little beside it will be accepted."""
         return self.frames_wanted(more) + self._ahead
 
+    def frames_too_many(self) -> int:
+        """Bytes of frames in hand from which on some are to be given back.
+
+        A reserve that comes and goes must not have files made and deleted all the time, so this leaves it some play.
+        """
+        return self.frames_to_fill(0) + 2 * self._ahead + self._reserve // 2
+
     def frames_wanted(self, more: int) -> int:
         """Bytes of frames that must be in hand for `more` to be accepted."""
         length = self._granted_frames + more + self._reserve

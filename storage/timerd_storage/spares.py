@@ -57,6 +57,11 @@ class Spares:
         return sum(max(0, spare.filled - HEADER_BYTES) for spare in self._spares)
 
     @property
+    def last_room(self) -> int:
+        """What of it dropping the last spare would cost; 0 when there is none."""
+        return max(0, self._spares[-1].filled - HEADER_BYTES) if self._spares else 0
+
+    @property
     def disk_bytes(self) -> int:
         """Bytes that the spares take on disk."""
         return sum(spare.filled for spare in self._spares)
@@ -71,6 +76,12 @@ class Spares:
         """One piece more of room. Raises OSError; after one that says no space, it may be called again."""
         async with self._turn:
             await self._add_piece()
+
+    async def drop_last(self) -> None:
+        """Give the last spare's space back. Raises OSError."""
+        async with self._turn:
+            if self._spares:
+                await self._drop_last()
 
     async def take(self, need: int, usual: int) -> Spare:
         """The next segment's file, with room for a frame of `need` bytes, and of `usual` bytes unless the disk is full.

@@ -1,6 +1,7 @@
 """Supply: sees to it that the log has room in hand before more is accepted, and says when it has not.
 
-Room is made in the background, a piece at a time: spares for frames, blocks for bodies. A full disk is met here and
+Room is made in the background, a piece at a time: spares for frames, blocks for bodies; spares that a smaller reserve
+no longer asks for are deleted. A full disk is met here and
 nowhere else: what was granted or reserved is in hand already, so appends go on; grants are refused until an attempt,
 made at most every 0.2 s and only when somebody asks, finds space again.
 """
@@ -65,7 +66,7 @@ class Supply:
         return not self._in_sight(0, 0)
 
     def refill(self) -> None:
-        """Make what room is missing, unless the disk has just been found full."""
+        """Make what room is missing, unless the disk has just been found full; give back what is too much."""
         self._fill(0, 0)
 
     def space_came_back(self) -> None:
@@ -79,6 +80,10 @@ class Supply:
 
     def _to_fill(self, frame_bytes: int) -> bool:
         return self._in_hand() < self._room.frames_to_fill(frame_bytes)
+
+    def _to_drop(self) -> bool:
+        last = self._spares.last_room
+        return bool(last) and self._in_hand() - last >= self._room.frames_too_many()
 
     def _to_prepare(self, body_bytes: int) -> bool:
         return self._bodies.full or self._bodies.room < self._room.bodies_wanted(body_bytes)
@@ -96,7 +101,7 @@ class Supply:
     def _fill(self, frame_bytes: int, body_bytes: int) -> None:
         if self._stopped or self.failure or (self._filling and not self._filling.done()):
             return
-        if self._to_fill(frame_bytes) or self._to_prepare(body_bytes):
+        if self._to_fill(frame_bytes) or self._to_prepare(body_bytes) or self._to_drop():
             loop = asyncio.get_running_loop()
             if loop.time() >= self._fill_after:
                 self._filling = loop.create_task(self._make_room(frame_bytes, body_bytes))
@@ -108,6 +113,8 @@ class Supply:
             while not self._stopped and self._to_prepare(body_bytes):
                 await self._bodies.prepare(self._spares.piece_bytes)
             self._starved = False
+            while not self._stopped and self._to_drop():
+                await self._spares.drop_last()
         except Exception as error:
             if not isinstance(error, OSError) or error.errno not in NO_SPACE:
                 self.failure = error

@@ -126,7 +126,7 @@ async def test_what_is_granted_counts_until_an_append_that_began_later_has_retur
     disk = FakeDisk(limit=300_000)
     log, _ = await open_on(disk, SEGMENT)
     granted = 0
-    while log.grant(10_000, 0, 0):
+    while granted < 100 and log.grant(10_000, 0, 0):
         granted += 1
         await settle()
     assert 5 <= granted <= 28
@@ -179,6 +179,34 @@ async def test_a_frame_larger_than_a_spare_finds_room_in_the_other_spares() -> N
     disk.crash(Random(7))
     disk.ballast = 0
     _, found = await open_on(disk, SEGMENT)
+    assert plain(found) == plain(frames)
+
+
+async def test_a_reserve_that_shrinks_gives_its_space_back_and_does_not_flutter() -> None:
+    disk = FakeDisk()
+    log, _ = await open_on(disk, 1 << 16)
+    for reserve in (500_000, 1_000_000, 0):
+        assert log.grant(0, reserve, 0)
+        await settle()
+        assert disk.used <= 2 * (1 << 16) + 3 * reserve
+        assert log.usage().frame_bytes == disk.used
+    made = 0
+
+    def on_call(verb: str, path: Path) -> None:
+        nonlocal made
+        made += verb in ("open", "unlink")
+
+    disk.on_call = on_call
+    for reserve in (800_000, 700_000, 800_000, 700_000, 750_000) * 5:
+        log.grant(0, reserve, 0)
+        await settle()
+    assert made <= 20, "those that the first of them took"
+    frames = [armed(0, lsn, 30) for lsn in range(1, 60)]
+    for frame in frames:
+        await log.append([frame])
+        await settle()
+    disk.crash(Random(5))
+    _, found = await open_on(disk, 1 << 16)
     assert plain(found) == plain(frames)
 
 
