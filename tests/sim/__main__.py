@@ -1,0 +1,89 @@
+"""`python -m tests.sim --seed N | --seeds A-B [--jobs J]`: a line a seed; exit 1 when one fails."""
+
+import argparse
+import multiprocessing
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+
+from tests.sim.world import Report, run
+
+SHOWN = {
+    "power cuts": "cut", "kills": "kill", "stops": "stop", "log failures": "fail", "recoveries": "rec",
+    "frames that came back": "back", "wall steps": "wall", "suspends": "susp", "disk full": "full",
+    "disk stalls": "stall", "outages": "out", "slices": "slice",
+}  # fmt: skip
+TROUBLES = ("refused", "hang", "slow", "lost", "retry-after", "no-retry", "garbage", "overlong", "redirect", "gone",
+            "proxy", "error", "poison")  # fmt: skip
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.sim", description=__doc__)
+    parser.add_argument("--seed", type=int, help="run one")
+    parser.add_argument("--seeds", help="run from A to B, both included: A-B")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--trace", action="store_true", help="with --seed: print every event")
+    parser.add_argument("--keep-going", action="store_true", help="don't end at the first seed that fails")
+    parser.add_argument("--quiet", action="store_true", help="print failures and the sum only")
+    asked = parser.parse_args()
+    if asked.seeds:
+        first, _, last = asked.seeds.partition("-")
+        seeds = list(range(int(first), int(last or first) + 1))
+    else:
+        seeds = [asked.seed or 0]
+    began = time.perf_counter()
+    reports: list[Report] = []
+    for report in _reports(seeds, asked.jobs, asked.trace):
+        reports.append(report)
+        if report.failure or not asked.quiet:
+            print(line(report), flush=True)
+        if report.failure and not asked.keep_going:
+            break
+    if len(reports) > 1:
+        print(total(reports, time.perf_counter() - began))
+    return int(any(report.failure for report in reports))
+
+
+def _reports(seeds: list[int], jobs: int, trace: bool) -> Iterator[Report]:
+    if trace:
+        yield from (run(seed, sys.stdout.write) for seed in seeds)
+    elif jobs == 1:
+        yield from map(run, seeds)
+    else:
+        with multiprocessing.Pool(jobs, maxtasksperchild=100) as pool:
+            yield from pool.imap(run, seeds)
+
+
+def line(report: Report) -> str:
+    """A seed in a line."""
+    counts = report.counts
+    faults = " ".join(f"{short} {counts[name]}" for name, short in SHOWN.items() if counts[name])
+    http = sum(counts[name] for name in TROUBLES)
+    text = (
+        f"{report.seed:>6} {report.trace} {'ok' if report.counted else 'thin':4} {report.seconds:6.0f} s"
+        f" arms {counts['arms'] + counts['rearms']:>4} fires {counts['fired']:>4} | {faults} http {http}"
+    )
+    if report.failure:
+        text += f"\nFAILED {report.failure}\nreplay: python -m tests.sim --seed {report.seed} --trace"
+    return text
+
+
+def total(reports: list[Report], seconds: float) -> str:
+    """All seeds in some lines."""
+    sums: Counter[str] = Counter()
+    for report in reports:
+        sums.update(report.counts)
+    failed = [report.seed for report in reports if report.failure]
+    thin = [report.seed for report in reports if not report.counted and not report.failure]
+    listed = ", ".join(f"{name} {count}" for name, count in sorted(sums.items()))
+    return (
+        f"{len(reports)} seeds in {seconds:.1f} s, {len(reports) / seconds:.1f} a second;"
+        f" {len(failed)} failed {failed[:20]}, {len(thin)} thin {thin[:20]}\n"
+        f"worst over max_lag {max(r.worst_late_ms for r in reports)} ms,"
+        f" worst disk {max(r.worst_disk for r in reports):.2f} of what is allowed\n{listed}"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

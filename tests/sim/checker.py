@@ -1,0 +1,445 @@
+"""The checkers: what callers are told and targets see, held against the ledger and the clocks.
+
+The chain of the argument: what is acknowledged is durable in the ledger (here); what is durable comes back after any
+crash (ledger); every record has a cause outside (here); what is delivered is what was armed, current, and due (here);
+what is due is delivered (world, at the end of a run). So nothing acknowledged is lost, and nothing else happens.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from tests.sim.clock import SimClock
+from tests.sim.ledger import COUNTED, Entry, Ledger, Version, Violation
+from timerd.engine.message import ArmResult, CancelResult, TimerView
+from timerd.engine.ring import RingTable, slot_of
+from timerd.engine.timer import Timer, TimerType
+from timerd.report import NodeTally
+
+LATE_MS: Final = 250  # promise 3
+FORGIVEN_S: Final = 15.0  # a batch decided before the wall was set back may be under way this long on a slow disk
+
+
+class Item(NamedTuple):
+    """What a caller asked to be armed."""
+
+    id: str
+    type: str
+    fire_at: int
+    payload: bytes | None
+
+
+class Said(NamedTuple):
+    """What a target's answer said of one timer."""
+
+    what: str
+    """ok | drop | dead | retry | rearm | fail"""
+    fire_at: int = 0
+    payload: bytes | None = None
+    no_retry: bool = False
+
+
+class Sent(NamedTuple):
+    """One timer of a delivery, as the target reads it."""
+
+    id: str
+    generation: int
+    fire_at: int
+    attempt: int
+    possible_duplicate: bool
+    payload: bytes | None
+
+
+class Checker:
+    """Implements `ledger.Causes`. One for each run; told of everything, and raises Violation."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, clock: SimClock, ledger: Ledger, table: RingTable) -> None:
+        self.counts: Counter[str] = Counter()
+        self.worst_late_ms = 0
+        self.worst_disk = 0.0
+        self._loop = loop
+        self._clock = clock
+        self._ledger = ledger
+        self._shards = table.shards
+        # Calls that have not returned.
+        self._arms: Counter[Item] = Counter()
+        self._fires: Counter[str] = Counter()
+        self._cancels: Counter[str] = Counter()
+        self._bare: list[Version] = []
+        self._fleeting: dict[tuple[str, int], None] = {}
+        self._revives: Counter[str] = Counter()
+        self._purges: Counter[str] = Counter()
+        # Deliveries.
+        self._open: dict[str, int] = {}
+        self._ended_at: dict[str, float] = {}
+        self._said: dict[tuple[str, int], Said] = {}
+        self._unsure: dict[tuple[str, int], None] = {}
+        self._barred: dict[tuple[str, int], None] = {}
+        self._after_end: Counter[tuple[str, int]] = Counter()
+        # What excuses lateness, and what types have been.
+        self._disturbed_at = 0.0
+        self._type_disturbed_at: dict[str, float] = {}
+        self._forms: dict[str, list[TimerType]] = {}
+        self.calm: dict[str, bool] = {}
+        self.dead_kept_all = True
+        self.excused = False
+        """Nothing is judged late for now."""
+        self.in_memory = False
+        """Retries may be known to the process and not to the log."""
+        self._ever_in_memory = False
+
+    # ---- what the world tells
+
+    def crashed(self) -> None:
+        """Nobody will hear the end of what was under way."""
+        for calls in (self._arms, self._fires, self._cancels, self._revives, self._purges):
+            calls.clear()
+        for id, generation in self._open.items():
+            self._unsure[id, generation] = None
+        for member in self._said:
+            self._unsure[member] = None
+        self._open.clear()
+        self._said.clear()
+
+    def started(self) -> None:
+        """A process has begun."""
+        self.in_memory = False
+        self.disturb()
+
+    def low(self) -> None:
+        """The log lives on its reserve."""
+        self.in_memory = self._ever_in_memory = True
+
+    def disturb(self, type: str | None = None) -> None:
+        """Something happens that excuses lateness."""
+        if type is None:
+            self._disturbed_at = self._loop.time()
+        else:
+            self._type_disturbed_at[type] = self._loop.time()
+
+    def typed(self, type: TimerType) -> None:
+        """The type is, or is about to be, this."""
+        self._forms.setdefault(type.name, []).append(type)
+        self.disturb(type.name)
+
+    # ---- what callers are told
+
+    def top(self, ids: Sequence[str]) -> list[int]:
+        """The current durable generation of each id; 0 = nothing there."""
+        return [entry.version.generation if (entry := self._entry(id)) else 0 for id in ids]
+
+    def arming(self, items: Sequence[Item]) -> None:
+        self._arms.update(items)
+
+    def armed(self, new: Version, old: Entry | None) -> None:
+        item = Item(new.id, new.type, new.fire_at, new.payload)
+        if self._arms[item] > 0:
+            return
+        if self._fires[new.id] > 0 and old is not None and old.version.type == new.type:
+            if old.version.payload == new.payload or old.version.payload is None:
+                return
+        if new.payload is None and any(n > 0 and asked[:3] == item[:3] for asked, n in self._arms.items()):
+            self._bare.append(new)
+            return
+        raise Violation(f"armed, and nobody asked for it: {new}")
+
+    def framed(self, entries: Mapping[str, Entry]) -> None:
+        """A frame ends here. A generation that ended in the frame that armed it may be without its payload there."""
+        for new in self._bare:
+            entry = entries.get(new.id)
+            if entry is not None and entry.version == new:
+                raise Violation(f"armed without its payload: {new}")
+            self._fleeting[new.id, new.generation] = None
+        self._bare.clear()
+
+    def arm_done(self, items: Sequence[Item], before: Sequence[int], results: Sequence[ArmResult] | None) -> None:
+        """An arm was acknowledged. `before`: what `top` said when it was asked for."""
+        self._arms.subtract(items)
+        if results is None:
+            self.counts["arms"] += len(items)
+            return
+        for item, was, result in zip(items, before, results, strict=True):
+            if result.status == "conflict":
+                continue
+            account = self._ledger.durable[self._shards[slot_of(item.id)]]
+            version = account.versions.get((item.id, result.generation))
+            if version is None:
+                raise Violation(f"acknowledged before it was durable: {item} {result}")
+            if result.generation < was:
+                raise Violation(f"generation {was} of {item.id!r} was there, and the answer is {result}")
+            if result.status in ("created", "moved"):
+                self.counts["arms"] += 1
+                if result.generation == was:
+                    raise Violation(f"{item.id!r} was armed and kept its generation {was}")
+                fleeting = (item.id, result.generation) in self._fleeting
+                payload = version.payload if fleeting else item.payload
+                if version != (item.id, result.generation, item.fire_at, item.type, payload):
+                    raise Violation(f"asked for {item}, armed {version}")
+            elif result.status == "unchanged" and version[2:] != (item.fire_at, item.type, item.payload):
+                raise Violation(f"unchanged, it says: {item} {version}")
+
+    def arm_refused(self, items: Sequence[Item]) -> None:
+        """Nothing of it was done."""
+        self._arms.subtract(items)
+
+    def firing(self, id: str) -> None:
+        self._fires[id] += 1
+
+    def fire_done(self, id: str, result: ArmResult | None) -> None:
+        self._fires[id] -= 1
+        if result is not None and result.status == "moved":
+            if (id, result.generation) not in self._ledger.durable[self._shards[slot_of(id)]].versions:
+                raise Violation(f"acknowledged before it was durable: fire of {id!r} {result}")
+            self.counts["fire_nows"] += 1
+
+    def cancelling(self, ids: Sequence[str]) -> None:
+        self._cancels.update(ids)
+
+    def cancelled(self, old: Entry) -> None:
+        if self._cancels[old.version.id] <= 0:
+            raise Violation(f"cancelled, and nobody asked for it: {old}")
+
+    def cancel_done(self, ids: Sequence[str], before: Sequence[int], results: Sequence[CancelResult]) -> None:
+        """A cancel was acknowledged."""
+        self._cancels.subtract(ids)
+        for id, was, result in zip(ids, before, results, strict=True):
+            if result.found:
+                self.counts["cancels"] += 1
+                ended = self._ledger.durable[self._shards[slot_of(id)]].ended.get((id, result.generation))
+                if ended not in ("cancelled", "purged"):
+                    raise Violation(f"cancel of {id!r} was acknowledged before it was durable: {result}, {ended}")
+                if not result.in_flight:
+                    self._barred[id, result.generation] = None
+            elif was and self.top([id]) == [was] and ids.count(id) == 1:
+                raise Violation(f"{id!r} is there with generation {was}, and a cancel did not find it")
+
+    def seen(self, id: str, was: int, view: TimerView | None) -> None:
+        """A read was answered."""
+        if view is None:
+            if was and self.top([id]) == [was]:
+                raise Violation(f"{id!r} is there with generation {was}, and a read did not find it")
+            return
+        self._matches(view)
+        if view.generation < was:
+            raise Violation(f"generation {was} of {id!r} was there, and a read shows {view.generation}")
+
+    def listed(self, views: Sequence[TimerView]) -> None:
+        """A page was shown."""
+        for view in views:
+            self._matches(view)
+
+    def listed_all(self, views: Sequence[TimerView]) -> None:
+        """Everything there is was shown, and nothing happened meanwhile."""
+        expected = {id: e for account in self._ledger.durable for id, e in account.entries.items()}
+        shown = {view.id: view for view in views}
+        if len(shown) != len(views):
+            raise Violation("a timer was listed twice")
+        for id, entry in expected.items():
+            view = shown.get(id)
+            if view is None:
+                raise Violation(f"not listed: {entry}")
+            if view.generation != entry.version.generation or (view.state == "dead") != entry.dead:
+                raise Violation(f"listed as {view}, expected {entry}")
+            self._matches(view)
+        if len(shown) > len(expected):
+            raise Violation(f"listed, and not there: {sorted(shown.keys() - expected.keys())[:3]}")
+
+    def reviving(self, ids: Sequence[str]) -> None:
+        self._revives.update(ids)
+
+    def revive_done(self, ids: Sequence[str]) -> None:
+        self._revives.subtract(ids)
+
+    def revived(self, old: Entry) -> None:
+        if self._revives[old.version.id] <= 0 and self._revives[old.version.type] <= 0:
+            raise Violation(f"revived, and nobody asked for it: {old}")
+        self.counts["revived"] += 1
+
+    def purging(self, ids: Sequence[str]) -> None:
+        self._purges.update(ids)
+
+    def purge_done(self, ids: Sequence[str]) -> None:
+        self._purges.subtract(ids)
+
+    def purged(self, old: Entry) -> None:
+        wanted = self._purges[old.version.id] > 0 or self._purges[old.version.type] > 0
+        if not wanted and self.dead_kept_all:
+            raise Violation(f"purged, and nobody asked for it: {old}")
+        self.counts["purged"] += 1
+
+    # ---- deliveries
+
+    def posted(self, type: str, sent: Sequence[Sent], open_posts: int) -> None:
+        """A delivery starts. `open_posts`: of this type, this one included."""
+        forms = self._forms[type]
+        if len(sent) > max(form.batch_size for form in forms):
+            raise Violation(f"a batch of {len(sent)} of {type}")
+        if open_posts > max(form.max_in_flight for form in forms):
+            raise Violation(f"{open_posts} deliveries of {type} at once")
+        if len({timer.attempt == 1 for timer in sent}) != 1:
+            raise Violation(f"first attempts and retries share a batch: {[(t.id, t.attempt) for t in sent]}")
+        if open_posts >= min(form.max_in_flight for form in forms):
+            self.disturb(type)
+        wall_ms = self._clock.wall_ms
+        for timer in sent:
+            self._starts(type, timer, wall_ms)
+        self.counts["posts"] += 1
+
+    def answered(self, type: str, sent: Sequence[Sent], said: Sequence[Said], unknown: bool, open_posts: int) -> None:
+        """The process hears what became of a delivery. `open_posts`: those of the type that are left."""
+        if open_posts + 1 >= min(form.max_in_flight for form in self._forms[type]):
+            self.disturb(type)
+        for timer, what in zip(sent, said, strict=True):
+            member = (timer.id, timer.generation)
+            self._open.pop(timer.id, None)
+            self._ended_at[timer.id] = self._loop.time()
+            self._said[member] = what
+            if unknown:
+                self._unsure[member] = None
+
+    def fired(self, old: Entry) -> None:
+        self._settled(old, "ok")
+        self.counts["fired"] += 1
+
+    def rearmed(self, old: Entry, new: Version) -> None:
+        said = self._settled(old, "rearm")
+        payload = old.version.payload if said.payload is None else said.payload
+        if (new.fire_at, new.payload, new.type) != (said.fire_at, payload, old.version.type):
+            raise Violation(f"re-armed as {new}, and the answer was {said}")
+        self.counts["fired"] += 1
+        self.counts["rearms"] += 1
+
+    def dropped(self, old: Entry, reason: str) -> None:
+        if reason != "processor":
+            raise Violation(f"dropped for {reason}: {old}")
+        self._settled(old, "drop")
+
+    def retried(self, old: Entry, error: str) -> None:
+        allowed = ("retry", "fail", "rearm") if error.startswith("re-arm") else ("retry", "fail")
+        self._settled(old, *allowed)
+        self.counts["retries"] += 1
+
+    def buried(self, old: Entry, attempted: bool, error: str) -> None:
+        if not attempted:
+            raise Violation(f"buried without an attempt, {error}: {old}")
+        said = self._settled(old, "dead", "retry", "fail")
+        self.counts["dead"] += 1
+        if said.what == "dead" or said.no_retry:
+            return
+        limits = [form.retry.max_attempts for form in self._forms[old.version.type] if form.retry.max_attempts]
+        if not limits or (old.counted + 1 < min(limits) and not self.in_memory):
+            raise Violation(f"buried with {old.counted + 1} failures counted, the limits were {limits}: {old}")
+
+    def closed(self) -> None:
+        if self._open:
+            raise Violation(f"closed while deliveries are open: {self._open}")
+
+    def settled_all(self) -> None:
+        """Nothing is under way: whatever was said of a current timer must have come to something."""
+        for (id, generation), said in self._said.items():
+            entry = self._entry(id)
+            if entry is not None and entry.version.generation == generation and not self.in_memory:
+                raise Violation(f"{said} was the answer for {entry}, and nothing came of it")
+        self._said.clear()
+
+    # ---- counts
+
+    def sums(self) -> dict[str, Counter[str]]:
+        """The counts by the ledger, of each type over all shards."""
+        sums: dict[str, Counter[str]] = {}
+        for account in self._ledger.durable:
+            for name, counts in account.totals.items():
+                sums.setdefault(name, Counter()).update(counts)
+        return sums
+
+    def tallied(
+        self, tally: NodeTally, before: Mapping[str, Counter[str]], segment_bytes: int, *, judge_disk: bool
+    ) -> None:
+        """Promise 8, by the equation and by the ledger (`before`: when it was asked for); and promise 9."""
+        after = self.sums()
+        for name, report in tally.types.items():
+            gone = report.fired + report.cancelled + report.replaced + report.dead + sum(report.dropped.values())
+            if report.armed + report.revived != gone + report.live:
+                raise Violation(f"the counters do not balance: {report}")
+            # The answer is made at a step and leaves with its turn, so it lies between the two.
+            for field in COUNTED:
+                low, high = (sums.get(name, Counter())[field] for sums in (before, after))
+                if not low <= getattr(report, field) <= high and not (field == "retried" and self.in_memory):
+                    raise Violation(f"{field} of {name} is {getattr(report, field)}, expected {low} to {high}")
+        bound = 3 * tally.log_live_bytes + 4 * segment_bytes
+        ratio = tally.log_disk_bytes / bound
+        self.worst_disk = max(self.worst_disk, ratio)
+        if ratio > 1 and judge_disk:
+            raise Violation(f"{tally.log_disk_bytes} bytes on disk, {tally.log_live_bytes} live, segment {segment_bytes}")
+
+    # ---- steps
+
+    def _entry(self, id: str) -> Entry | None:
+        return self._ledger.durable[self._shards[slot_of(id)]].entries.get(id)
+
+    def _matches(self, view: TimerView) -> None:
+        version = self._ledger.durable[self._shards[slot_of(view.id)]].versions.get((view.id, view.generation))
+        if version is None:
+            raise Violation(f"shown before it was durable: {view}")
+        if version[2:] != (view.fire_at, view.type, view.payload):
+            raise Violation(f"shown {view}, armed {version}")
+
+    def _starts(self, type: str, timer: Sent, wall_ms: int) -> None:
+        id, member = timer.id, (timer.id, timer.generation)
+        account = self._ledger.durable[self._shards[slot_of(id)]]
+        version = account.versions.get(member)
+        if version is None:
+            raise Violation(f"delivered before it was durable: {timer}")
+        if (version.type, version.fire_at, version.payload) != (type, timer.fire_at, timer.payload):
+            raise Violation(f"delivered {timer}, armed {version}")
+        if timer.fire_at > wall_ms:
+            recent = self._loop.time() - self._clock.went_back_at < FORGIVEN_S
+            if not (recent and timer.fire_at <= self._clock.high_ms):
+                raise Violation(f"early by {timer.fire_at - wall_ms} ms: {timer}")
+        if member in self._barred:
+            raise Violation(f"delivered after a cancel had said that it would not be: {timer}")
+        if id in self._open:
+            raise Violation(f"two deliveries of {id!r} at once: {timer}, {self._open[id]}")
+        if (how := account.ended.get(member)) is not None:
+            # Only what was handed out before its end may still leave, once.
+            self._after_end[member] += 1
+            if how not in ("cancelled", "replaced") or self._after_end[member] > 1:
+                raise Violation(f"delivered after its end ({how}): {timer}")
+        elif not self.in_memory:
+            entry = account.entries[id]
+            if timer.attempt != entry.attempts + 1:
+                raise Violation(f"attempt {timer.attempt} after {entry.attempts}: {timer}")
+        stepped_back = self._clock.went_back_at >= 0
+        if member in self._unsure and not timer.possible_duplicate and not stepped_back and not self._ever_in_memory:
+            raise Violation(f"not flagged as a possible duplicate: {timer}")
+        if timer.attempt == 1 and self.calm[type] and not self.excused and member not in self._unsure:
+            self._judge_lateness(type, timer, wall_ms)
+        self._open[id] = timer.generation
+
+    def _judge_lateness(self, type: str, timer: Sent, wall_ms: int) -> None:
+        form = self._forms[type][-1]
+        late_ms = wall_ms - max(timer.fire_at, timer.generation // 1000)
+        due_at = self._loop.time() - late_ms / 1000
+        disturbed_at = max(
+            self._disturbed_at, self._type_disturbed_at.get(type, 0.0), self._ended_at.get(timer.id, -1.0)
+        )
+        if form.max_per_second is None and disturbed_at < due_at - 0.1:
+            self.counts["judged"] += 1
+            self.worst_late_ms = max(self.worst_late_ms, late_ms - form.max_lag_ms)
+            if late_ms > form.max_lag_ms + LATE_MS:
+                raise Violation(f"late by {late_ms} ms with a max_lag of {form.max_lag_ms}: {timer}")
+
+    def _settled(self, old: Entry, *whats: str) -> Said:
+        member = (old.version.id, old.version.generation)
+        said = self._said.pop(member, None)
+        if said is None:
+            raise Violation(f"settled as {whats[0]}, and no answer was for it: {old}")
+        if said.what not in whats:
+            raise Violation(f"settled as {whats[0]}, and the answer was {said}: {old}")
+        return said
+
+
+def timers_of(items: Sequence[Item]) -> list[Timer]:
+    """What the API hands to the node for them."""
+    return [Timer(item.fire_at, 0, item.id, item.type, item.payload) for item in items]

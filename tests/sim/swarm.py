@@ -1,0 +1,158 @@
+"""What a seed makes of a run: sizes, limits, habits of targets, and which faults there are. Everything is drawn here.
+
+Runs differ in kind and not only in detail (swarm testing: Groce and others, 2012): a fault that is always present hides
+what its absence would show, so each is switched on or off by seed.
+"""
+
+from random import Random
+from typing import NamedTuple
+
+from timerd.engine.timer import RetryPolicy, TimerType
+
+
+class Habits(NamedTuple):
+    """How a type's target behaves."""
+
+    calm: bool
+    """It answers every batch, soon: promise 3 can be judged."""
+    trouble: float
+    """The share of POSTs that go wrong as a whole."""
+    mixed: float
+    """The share of answers that name items, and do different things to them."""
+    rearms: float
+    """The share of named items that are armed again in the answer."""
+    outages: int
+    slow_s: float
+    """An answer takes up to this long."""
+    poison: float
+    """The share of ids that fail any batch they are in."""
+
+
+class Swarm(NamedTuple):
+    """One run's configuration."""
+
+    shards: int
+    segment_bytes: int
+    disk_bytes: int
+    look_bytes: int
+    """Appended bytes after which upkeep looks at the log (`upkeep.LOOK_BYTES`)."""
+    slice_timers: int
+    """`shard.SLICE_TIMERS`"""
+    slice_bytes: int | None
+    """What upkeep takes a slice for before it has seen one."""
+    slices: bool
+    """Slices are written at odd moments, too."""
+    usual_s: float
+    """A job of the disk."""
+    types: list[TimerType]
+    habits: dict[str, Habits]
+    clients: int
+    calls: int
+    """Of all clients."""
+    ids: int
+    batch: int
+    """Timers in an arm, at most."""
+    horizon_ms: int
+    """Most timers are due within this."""
+    bodies: float
+    """The share of payloads above 512 bytes."""
+    dead_kept: int
+    power_cuts: int
+    kills: int
+    stops: int
+    wall_steps: int
+    suspends: int
+    drifts: bool
+    disk_full: int
+    disk_stalls: int
+    disk_errors: int
+    type_changes: bool
+    pauses: bool
+
+
+def draw(seed: int) -> Swarm:
+    """The run of a seed."""
+    r = Random(f"{seed} swarm")
+    count = r.choice([1, 1, 2, 3])
+    names = ["poll", "mail.send", "sweep"][:count]
+    crashes = r.choice([1, 1, 2, 3])
+    cuts = r.randint(0, crashes)
+    sometimes = lambda most: r.randint(1, most) if r.random() < 0.4 else 0  # noqa: E731
+    return Swarm(
+        shards=r.choice([1, 1, 2, 3, 5, 8]),
+        segment_bytes=r.choice([16, 64, 64, 128]) << 10,
+        disk_bytes=r.choice([4, 8, 64]) << 20,
+        look_bytes=r.choice([1024, 8192, 32_768]),
+        slice_timers=r.choice([10, 60, 4_000]),
+        slice_bytes=r.choice([None, 4096, 4096]),
+        slices=r.random() < 0.6,
+        usual_s=r.choice([0.0002, 0.001, 0.004]),
+        types=[_type(r, name) for name in names],
+        habits={name: _habits(r) for name in names},
+        clients=r.choice([2, 4, 8]),
+        calls=r.choice([80, 120]),
+        ids=r.choice([40, 150, 600]),
+        batch=r.choice([8, 14, 24]),
+        horizon_ms=r.choice([3_000, 15_000, 60_000]),
+        bodies=r.choice([0.0, 0.05, 0.2]),
+        dead_kept=r.choice([100_000, 100_000, 8]),
+        power_cuts=cuts,
+        kills=crashes - cuts,
+        stops=sometimes(2),
+        wall_steps=sometimes(4),
+        suspends=sometimes(2),
+        drifts=r.random() < 0.3,
+        disk_full=sometimes(2),
+        disk_stalls=sometimes(2),
+        disk_errors=sometimes(1),
+        type_changes=r.random() < 0.4,
+        pauses=r.random() < 0.4,
+    )
+
+
+def _type(r: Random, name: str) -> TimerType:
+    return TimerType(
+        name=name,
+        url=f"http://{name}.test/hook",
+        batch_size=r.choice([1, 2, 5, 20, 100, 800]),
+        max_lag_ms=r.choice([0, 0, 100, 1_000, 5_000]),
+        request_timeout_ms=r.choice([500, 2_000, 10_000]),
+        max_in_flight=r.choice([1, 2, 4, 16]),
+        max_per_second=r.choice([None, None, None, 30.0, 200.0]),
+        retry=RetryPolicy(
+            max_attempts=r.choice([0, 0, 1, 3, 5]),
+            min_backoff_ms=r.choice([50, 200, 1_000]),
+            max_backoff_ms=r.choice([1_000, 5_000, 15_000]),
+            multiplier=r.choice([1.0, 2.0, 3.0]),
+            jitter=r.choice([0.0, 0.2]),
+        ),
+    )
+
+
+def _habits(r: Random) -> Habits:
+    calm = r.random() < 0.25
+    return Habits(
+        calm=calm,
+        trouble=0.0 if calm else r.choice([0.0, 0.05, 0.3]),
+        mixed=r.choice([0.0, 0.3, 0.8]),
+        rearms=r.choice([0.0, 0.1, 0.4]),
+        outages=0 if calm else r.choice([0, 0, 1, 2]),
+        slow_s=0.02 if calm else r.choice([0.02, 0.2, 1.5]),
+        poison=0.0 if calm else r.choice([0.0, 0.0, 0.02]),
+    )
+
+
+def changed(r: Random, type: TimerType) -> TimerType:
+    """The type after somebody has put it anew."""
+    other = _type(r, type.name)
+    return TimerType(
+        name=type.name,
+        url=type.url,
+        batch_size=other.batch_size,
+        max_lag_ms=other.max_lag_ms,
+        request_timeout_ms=type.request_timeout_ms,
+        max_in_flight=other.max_in_flight,
+        max_per_second=other.max_per_second,
+        retry=other.retry,
+        state=type.state,
+    )

@@ -1,0 +1,213 @@
+"""The targets: HTTP endpoints of all tempers, as the node's deliverer meets them. Implements `timerd.ports.Deliver`.
+
+Requests take time to arrive, answers take time to come, and either may be lost: a target that has acted is then asked
+again. What a target says is told to the checker in words of its own, at the moment at which the node hears it.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from datetime import datetime
+from email.utils import formatdate
+from random import Random
+from typing import Any, Final
+
+import msgspec
+
+from tests.sim.checker import Checker, Said, Sent
+from tests.sim.clock import SimClock
+from tests.sim.swarm import Swarm
+from timerd.ports import Answer, Request
+
+JSON: Final = {"content-type": "application/json"}
+GARBAGE: Final = (
+    b"{",
+    b"[]",
+    b'"ok"',
+    b"null",
+    b'{"results":{}}',
+    b'{"done":true}',
+    b'{"results":[],"batchItemFailures":[]}',
+    b"\xff\xfe",
+)
+
+
+class _Timer(msgspec.Struct):
+    id: str
+    generation: int
+    fire_at: str
+    attempt: int
+    possible_duplicate: bool = False
+    payload: msgspec.Raw = msgspec.Raw()
+
+
+class _Body(msgspec.Struct):
+    type: str
+    batch_id: str
+    dispatched_at: str
+    timers: list[_Timer]
+
+
+_decode: Final = msgspec.json.Decoder(_Body).decode
+
+
+class Targets:
+    """All types' targets."""
+
+    def __init__(
+        self, swarm: Swarm, random: Random, clock: SimClock, checker: Checker, note: Callable[[str], None]
+    ) -> None:
+        self.healthy = False
+        """From now on everything is answered, soon, and nothing is armed again."""
+        self.down: dict[str, str] = {}
+        """Type -> how it fails every POST."""
+        self.counts: Counter[str] = Counter()
+        self._habits = swarm.habits
+        self._random = random
+        self._clock = clock
+        self._checker = checker
+        self._note = note
+        self._posts: Counter[str] = Counter()
+
+    def forget(self) -> None:
+        """The process is gone, and with it all connections."""
+        self._posts.clear()
+
+    async def close(self) -> None:
+        """Nothing to let go of."""
+
+    async def post(self, request: Request) -> Answer:
+        """One exchange."""
+        body = _decode(request.body)
+        sent = [
+            Sent(t.id, t.generation, _ms(t.fire_at), t.attempt, t.possible_duplicate, bytes(t.payload) or None)
+            for t in body.timers
+        ]
+        self._posts[body.type] += 1
+        self._note(f"post {body.type} {body.batch_id} {[(t.id, t.generation, t.attempt) for t in sent]}")
+        self._checker.posted(body.type, sent, self._posts[body.type])
+        answer, said, wait_s = self._answer(body.type, sent, request)
+        await asyncio.sleep(wait_s)
+        self._posts[body.type] -= 1
+        if answer.error is None and any(what.what == "rearm" and what.fire_at < 0 for what in said):
+            now_ms = -(-self._clock.now().wall_us // 1000)
+            said = [what._replace(fire_at=now_ms - what.fire_at - 1) if what.fire_at < 0 else what for what in said]
+        self._note(f"answer {body.batch_id} {answer.status} {answer.error}")
+        self._checker.answered(body.type, sent, said, answer.error in ("timeout", "lost"), self._posts[body.type])
+        return answer
+
+    # ---- what comes back: the answer, what it says of each timer, and after how long
+
+    def _answer(self, type: str, sent: list[Sent], request: Request) -> tuple[Answer, list[Said], float]:
+        r = self._random
+        habits = self._habits[type]
+        wait_s = 0.001 + (0.01 if self.healthy else habits.slow_s) * r.random() ** 2
+        how = None
+        if not self.healthy:
+            if type in self.down:
+                how = self.down[type]
+            elif r.random() < habits.trouble:
+                how = r.choices(list(_TROUBLES), list(_TROUBLES.values()))[0]
+            elif habits.poison and any(hash_of(t.id) < habits.poison for t in sent):
+                how = "poison"
+        if how is None:
+            answer, said = self._accept(type, sent)
+        else:
+            self.counts[how] += 1
+            answer, said = self._fail(how, sent)
+        if how in ("hang", "slow"):
+            wait_s = request.timeout_ms / 1000
+        elif wait_s * 1000 >= request.timeout_ms:
+            wait_s = request.timeout_ms / 1000
+            answer, said = self._fail("slow", sent)
+        return answer, said, wait_s
+
+    def _fail(self, how: str, sent: list[Sent]) -> tuple[Answer, list[Said]]:
+        r = self._random
+        said = [Said("fail", no_retry=how == "no-retry")] * len(sent)
+        match how:
+            case "refused":
+                return Answer(error="connect", detail="connection refused"), said
+            case "hang" | "slow":  # never arrived, or acted and then too late: the node can't tell
+                return Answer(error="timeout"), said
+            case "lost":
+                return Answer(error="lost", detail="reset"), said
+            case "retry-after":
+                after = r.choice(["0", "2", "9", "soon", formatdate(self._clock.wall_ms / 1000 + 3, usegmt=True)])
+                return Answer(r.choice([429, 503]), {"retry-after": after}), said
+            case "no-retry":
+                return Answer(r.choice([400, 500]), {"timerd-no-retry": "true"}, b"never again"), said
+            case "garbage":
+                return Answer(200, JSON, r.choice(GARBAGE)), said
+            case "overlong":
+                return Answer(200, JSON, b'{"results":[', overlong=True), said
+            case "redirect":
+                return Answer(302, {"location": "/elsewhere"}), said
+            case "gone":
+                return Answer(410), said
+            case "proxy":
+                return Answer(r.choice([502, 503, 504])), said
+        return Answer(r.choice([400, 404, 500]), {}, b"no"), said
+
+    def _accept(self, type: str, sent: list[Sent]) -> tuple[Answer, list[Said]]:
+        r = self._random
+        habits = self._habits[type]
+        ok = [Said("ok")] * len(sent)
+        if r.random() >= habits.mixed:
+            plain = [
+                Answer(204), Answer(200, JSON), Answer(200, JSON, b"{}"), Answer(200, {"content-type": "text/html"}, b"<p>"),
+                Answer(200, JSON, b'{"results":[]}'), Answer(202, JSON, b'{"batchItemFailures":[]}'),
+            ]  # fmt: skip
+            return r.choice(plain), ok
+        if r.random() < 0.2 and not self.healthy:
+            failed = [r.random() < 0.3 for _ in sent]
+            items = [{"itemIdentifier": t.id} for t, bad in zip(sent, failed, strict=True) if bad]
+            items.append({"itemIdentifier": "nobody"})
+            said = [Said("retry") if bad else Said("ok") for bad in failed]
+            return Answer(200, JSON, msgspec.json.encode({"batchItemFailures": items})), said
+        results: list[dict[str, Any]] = [{"id": "nobody", "status": "dead"}]
+        said = []
+        for timer in sent:
+            result, what = self._judge(timer.id, habits.rearms)
+            said.append(what)
+            if result is not None:
+                results.append(result)
+        return Answer(200, JSON, msgspec.json.encode({"results": results})), said
+
+    def _judge(self, id: str, rearms: float) -> tuple[dict[str, Any] | None, Said]:
+        r = self._random
+        if self.healthy or (draw := r.random()) < 0.4:
+            return r.choice([None, {"id": id, "status": "ok"}]), Said("ok")
+        if draw < 0.4 + rearms:
+            payload = r.choice([None, None, b'{"n":%d}' % r.randrange(100), b'"' + b"y" * r.randint(511, 900) + b'"'])
+            item: dict[str, Any] = {"id": id, "status": "rearm"}
+            if payload is not None:
+                item["payload"] = msgspec.Raw(payload)
+            if r.random() < 0.5:
+                item["delay"] = delay_s = r.randint(0, 8)
+                return item, Said("rearm", -delay_s * 1000 - 1, payload)  # counted from when the node hears it
+            item["fire_at"] = fire_at = self._clock.wall_ms + r.randint(-1_000, 9_000)
+            return item, Said("rearm", fire_at, payload)
+        if draw < 0.9:
+            return {"id": id, "status": "drop"}, Said("drop")
+        if draw < 0.93:
+            return {"id": id, "status": "dead", "error": "hopeless"}, Said("dead")
+        broken = [{"status": "retry", "error": "later"}, {"status": "huh"}, {"status": "rearm", "fire_at": "never"}]
+        return {"id": id, **r.choice(broken)}, Said("retry")
+
+
+_TROUBLES: Final = {
+    "refused": 4, "hang": 2, "slow": 3, "lost": 4, "retry-after": 3, "no-retry": 1, "garbage": 3, "overlong": 1,
+    "redirect": 1, "gone": 0.3, "proxy": 3, "error": 5,
+}  # fmt: skip
+"""What goes wrong with a POST, and how often in proportion."""
+
+
+def hash_of(id: str) -> float:
+    """Something in [0, 1) that an id always has."""
+    return Random(id).random()
+
+
+def _ms(text: str) -> int:
+    moment = datetime.fromisoformat(text)
+    return round(moment.timestamp() * 1000)

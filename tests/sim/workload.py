@@ -1,0 +1,230 @@
+"""The callers: clients that arm, move, cancel, fire and read timers, and an operator who minds types and dead letters.
+
+A call whose process ends under it never returns, and its caller knows nothing; `World.call` then gives None for the
+whole result, and the checker has nothing to hold against anybody.
+"""
+
+import asyncio
+from collections import Counter
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
+
+from tests.sim.checker import Item, timers_of
+from tests.sim.swarm import changed
+from timerd.engine.message import Condition, Filter, Refused
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+LONG_ID: Final = "l/" + "ö%2F" * 50
+
+
+class Client:
+    """A pause, a call, a pause, a call."""
+
+    def __init__(self, world: "World", number: int) -> None:
+        self._world = world
+        self._number = number
+        self._random = Random(f"{world.seed} client {number}")
+        self._fresh = 0
+
+    async def run(self) -> None:
+        """All calls."""
+        r = self._random
+        swarm = self._world.swarm
+        calls = [self.arm] * 8 + [self.cancel] * 2 + [self.fire, self.get, self.read_pages]
+        count = swarm.calls // swarm.clients
+        for _ in range(count):
+            await asyncio.sleep(r.random() ** 2 * swarm.horizon_ms / 1000 / count * 4)
+            await self._world.ready()
+            await r.choice(calls)()
+
+    async def arm(self) -> None:
+        """Arm some timers, in one of the modes or in none."""
+        r, world = self._random, self._world
+        names = [name for name in world.node_types() if name in world.swarm.habits]
+        if not names:
+            return
+        count = r.randint(1, world.swarm.batch)
+        minimal = r.random() < 0.25
+        items = [self._item(r.choice(names), fresh=minimal) for _ in range(count)]
+        ids = [item.id for item in items]
+        before = world.checker.top(ids)
+        conditions = None
+        if not minimal and r.random() < 0.3:
+            conditions = [self._condition(was) for was in before]
+        expires_at = world.clock.wall_ms + r.choice([-1_000, 30_000]) if r.random() < 0.05 else None
+        world.checker.arming(items)
+        result = await world.call(
+            lambda node: node.arm(timers_of(items), conditions, want_results=not minimal, expires_at=expires_at)
+        )
+        if isinstance(result, Refused):
+            world.refused(result)
+            world.checker.arm_refused(items)
+        elif result is not None:
+            # An id twice in one request: what was there before says nothing of the second.
+            seen = Counter(ids)
+            world.checker.arm_done(
+                items, [was if seen[id] == 1 else 0 for id, was in zip(ids, before, strict=True)], result.results
+            )
+
+    async def cancel(self) -> None:
+        """Cancel some ids."""
+        r, world = self._random, self._world
+        ids = [self._id() for _ in range(r.randint(1, 6))]
+        before = world.checker.top(ids)
+        world.checker.cancelling(ids)
+        result = await world.call(lambda node: node.cancel(ids, None))
+        if isinstance(result, Refused):
+            world.refused(result)
+        elif result is not None:
+            world.checker.cancel_done(ids, before, result)
+
+    async def fire(self) -> None:
+        """Fire one now."""
+        world = self._world
+        id = self._id()
+        world.checker.firing(id)
+        result = await world.call(lambda node: node.fire(id, None), nothing=False)
+        if isinstance(result, Refused):
+            world.refused(result)
+            world.checker.fire_done(id, None)
+        elif result is not False:
+            world.checker.fire_done(id, result)
+
+    async def get(self) -> None:
+        """Read one."""
+        world = self._world
+        id = self._id()
+        was = world.checker.top([id])[0]
+        view = await world.call(lambda node: node.get(id), nothing=False)
+        if view is not False:
+            world.checker.seen(id, was, view)
+
+    async def read_pages(self) -> None:
+        """Look at what is soonest, or at a page."""
+        r, world = self._random, self._world
+        if r.random() < 0.6:
+            views = await world.call(lambda node: node.next(None, r.randint(1, 20)))
+            world.checker.listed(views or [])
+            return
+        filter = Filter(state=r.choice([None, "armed", "due", "retrying", "in_flight"]))
+        page = await world.call(lambda node: node.list(filter, 20, None))
+        if page is not None and not isinstance(page, Refused):
+            world.checker.listed(page[0])
+
+    def _id(self) -> str:
+        r = self._random
+        number = r.randrange(self._world.swarm.ids)
+        if r.random() < 0.3:
+            number //= 10  # some ids are asked for more often
+        return LONG_ID if number == 3 else f"t{number}"
+
+    def _item(self, type: str, *, fresh: bool) -> Item:
+        r = self._random
+        if fresh:
+            self._fresh += 1
+        id = f"c{self._number}/{self._fresh}" if fresh else self._id()
+        return Item(id, type, self._fire_at(), self._payload())
+
+    def _fire_at(self) -> int:
+        r = self._random
+        now_ms = self._world.clock.wall_ms
+        draw = r.random()
+        if draw < 0.1:
+            return now_ms - r.randint(0, 5_000)
+        if draw < 0.15:
+            return now_ms + r.choice([3_600_000, 86_400_000, 30 * 86_400_000, 9 * 365 * 86_400_000])
+        if draw < 0.4:
+            return now_ms + r.randint(0, 1_500)
+        return now_ms + r.randint(0, self._world.swarm.horizon_ms)
+
+    def _payload(self) -> bytes | None:
+        r = self._random
+        if r.random() < self._world.swarm.bodies:
+            return b'"' + b"x" * r.randint(511, 3_000) + b'"'
+        return r.choice([None, b"{}", b'{"feed":%d}' % r.randrange(1_000), b'"' + b"p" * r.randint(0, 400) + b'"'])
+
+    def _condition(self, was: int) -> Condition:
+        r = self._random
+        if_generation = r.choice([was, 0, was + 1]) if r.random() < 0.3 else None
+        return Condition(r.choice(["replace", "earliest", "latest", "keep"]), if_generation)
+
+
+class Operator:
+    """Minds types, and dead letters."""
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+        self._random = Random(f"{world.seed} operator")
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        world, r = self._world, self._random
+        swarm = world.swarm
+        deeds = [self.dead, self.resume]
+        if swarm.type_changes:
+            deeds += [self.change, self.delete]
+        if swarm.pauses:
+            deeds.append(self.pause)
+        while True:
+            await asyncio.sleep(r.random() * swarm.horizon_ms / 1000 / 4)
+            await world.ready()
+            await r.choice(deeds)()
+
+    async def change(self) -> None:
+        """Put a type anew."""
+        world = self._world
+        name = self._random.choice(sorted(world.swarm.habits))
+        type = changed(self._random, world.type_of(name))
+        world.checker.typed(type)
+        await world.call(lambda node: node.put_type(type, True, None))
+        world.checker.typed(type)
+
+    async def delete(self) -> None:
+        """Try to delete a type, and put it again when that has worked."""
+        world = self._world
+        name = self._random.choice(sorted(world.swarm.habits))
+        type = world.type_of(name)
+        await world.call(lambda node: node.delete_type(name, None))
+        await asyncio.sleep(self._random.random())
+        if name not in world.node_types():
+            await world.call(lambda node: node.put_type(type, True, None))
+        world.checker.typed(type)
+
+    async def pause(self) -> None:
+        """Pause a type; somebody will resume it."""
+        await self._set_state(self._random.choice(sorted(self._world.swarm.habits)), "paused")
+
+    async def resume(self) -> None:
+        """Resume what is paused."""
+        for name, type in list(self._world.node_types().items()):
+            if type.state == "paused":
+                await self._set_state(name, "active")
+
+    async def dead(self) -> None:
+        """Look at dead letters, and let them live again or forget them."""
+        world, r = self._world, self._random
+        page = await world.call(lambda node: node.list_dead(None, 50, None))
+        if page is None or isinstance(page, Refused) or not page[0]:
+            return
+        world.checker.listed(page[0])
+        ids = [view.id for view in page[0][: r.randint(1, 5)]]
+        type = page[0][0].type
+        named: list[str] | None = ids if r.random() < 0.7 else None
+        keys = ids if named else [type]
+        chosen: tuple[Any, ...] = (named, None if named else type, None)
+        if r.random() < 0.6:
+            world.checker.reviving(keys)
+            if await world.call(lambda node: node.replay_dead(*chosen)) is not None:
+                world.checker.revive_done(keys)
+        else:
+            world.checker.purging(keys)
+            if await world.call(lambda node: node.purge_dead(*chosen)) is not None:
+                world.checker.purge_done(keys)
+
+    async def _set_state(self, name: str, state: str) -> None:
+        world = self._world
+        world.checker.disturb(name)
+        await world.call(lambda node: node.set_type_state(name, state, None))
+        world.checker.disturb(name)
