@@ -28,7 +28,7 @@ class Disk(Protocol):
     """Files by handle, directories by path."""
 
     def make_directory(self, path: Path) -> None:
-        """Make it, and its parents, unless it is there."""
+        """Make it, and its parents, unless it is there; durable on return."""
         ...
 
     def list_directory(self, path: Path) -> list[str]: ...
@@ -76,7 +76,10 @@ class OsDisk:
     """The disk of this machine. Safe to use from one worker thread and the loop's thread."""
 
     def make_directory(self, path: Path) -> None:
-        path.mkdir(parents=True, exist_ok=True)
+        if not path.is_dir():
+            self.make_directory(path.parent)
+            path.mkdir(exist_ok=True)
+            self.sync_directory(path.parent)  # else a power cut may take the whole data directory
 
     def list_directory(self, path: Path) -> list[str]:
         return os.listdir(path)
