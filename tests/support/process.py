@@ -21,6 +21,8 @@ READY_S = 60
 ARMS_MAX = 5_000
 ASK_S = 0.05
 
+Pages = list[dict[str, Any]]  # the class has a method `list`, which hides the builtin behind it
+
 
 class Process:
     """One data directory, and the process that has it, if any."""
@@ -63,7 +65,8 @@ class Process:
     async def spawn(self) -> "asyncio.Future[bool]":
         """Start; the future says whether a ready line came before the end of stderr."""
         self.process = await asyncio.create_subprocess_exec(
-            *self.inside, sys.executable, "-m", "timerd", "serve", "--data", str(self.data), "--port", "0", *self.options,
+            *self.inside, sys.executable, "-m", "timerd", "serve",
+            "--data", str(self.data), "--port", "0", *self.options,
             env={**os.environ, "PYTHONUNBUFFERED": "1", **self.env},
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
@@ -191,7 +194,7 @@ class Process:
         """All timers, page by page."""
         return await self._pages("timers", "/v1/timers", query)
 
-    async def _pages(self, name: str, path: str, query: str) -> "list[dict[str, Any]]":
+    async def _pages(self, name: str, path: str, query: str) -> Pages:
         found: list[dict[str, Any]] = []
         token = ""
         while True:

@@ -8,7 +8,8 @@ async with Processor() as processor:
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import msgspec
@@ -28,13 +29,14 @@ class Delivery(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What to answer. `drop`: close the connection instead."""
+    """What to answer. `body` is sent as JSON, `text` as it is. `drop`: close the connection instead."""
 
     status: int = 200
     body: Any = None
-    headers: dict[str, str] = {}
+    headers: Mapping[str, str] = MappingProxyType({})
     delay_s: float = 0
     drop: bool = False
+    text: str | None = None
 
 
 Script = Callable[[Delivery], Answer | Awaitable[Answer]]
@@ -120,7 +122,7 @@ class Processor:
                 assert request.transport is not None
                 request.transport.abort()
             if answer.body is None:
-                return web.Response(status=answer.status, headers=answer.headers)
+                return web.Response(status=answer.status, headers=answer.headers, text=answer.text)
             return web.json_response(answer.body, status=answer.status, headers=answer.headers)
         finally:
             self.open -= 1
