@@ -6,7 +6,7 @@ Runs in the pauses of the runner: `after_turn` is called when state and log say 
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -128,17 +128,35 @@ class Upkeep:
         if not sealed:
             return None
         live = {s.number: self._live_body_bytes(s.number) for s in sealed}
-        for segment in sealed:
-            if not live[segment.number]:
-                return lambda: self._log.drop_bodies(segment.number)
-        on_disk = self._log.usage().body_bytes
-        if on_disk > BODY_FACTOR * self._live_body_bytes() + max(s.bytes for s in sealed):
-            emptiest = min(sealed, key=lambda s: live[s.number] / max(1, s.bytes))
-            return lambda: self._relocate(emptiest)
-        return None
+        if dead := [number for number, bytes in live.items() if not bytes]:
+            return lambda: self._drop(dead)
+        largest = max(s.bytes for s in sealed)
+        over = self._log.usage().body_bytes - BODY_FACTOR * self._live_body_bytes() - largest
+        if over <= 0:
+            return None
+        chosen: list[BodySegment] = []
+        copied = 0
+        for segment in sorted(sealed, key=lambda s: live[s.number] / max(1, s.bytes)):
+            if over <= 0 or copied >= largest:  # copies take room until what they are copies of is dropped
+                break
+            chosen.append(segment)
+            copied += live[segment.number]
+            over -= segment.bytes - live[segment.number]
+        return lambda: self._relocate(chosen)
 
-    async def _relocate(self, segment: BodySegment) -> None:
-        """Copy a segment's live bodies forward; it is dropped by a later look, when nothing in it is live."""
+    async def _drop(self, segments: Sequence[int]) -> None:
+        for segment in segments:
+            await self._log.drop_bodies(segment)
+
+    async def _relocate(self, segments: Sequence[BodySegment]) -> None:
+        """Copy live bodies forward; the segments are dropped by a later look, when nothing in them is live.
+
+        All shards are asked at once: bodies arrive as fast as turns are made, and turns are what asking costs.
+        """
+        await asyncio.gather(*(self._relocate_one(segment) for segment in segments))
+        log.info("bodies_relocated", segments=[segment.number for segment in segments])
+
+    async def _relocate_one(self, segment: BodySegment) -> None:
         async for bodies in self._log.scan_bodies(segment.number):
             by_shard: dict[int, list[tuple[str, BodyRef]]] = {}
             data = {}
@@ -147,20 +165,21 @@ class Upkeep:
                     data[body.place] = body.data
                     shard = self._table.shards[slot_of(body.id)]
                     by_shard.setdefault(shard, []).append((body.id, body.place))
-            for shard, candidates in by_shard.items():
-                found = await self._ask(shard, partial(FindBodies, candidates))
-                live = [(candidates[index], generation) for index, _, generation in found]
-                if not live:
-                    continue
-                places = self._log.place_bodies([(id, data[place]) for (id, place), generation in live])
-                moves = [(id, generation, old, new) for ((id, old), generation), new in zip(live, places, strict=True)]
-                segments = Counter(place.segment for place in places)
-                self.placing.update(segments)
-                try:
-                    await self._ask(shard, partial(Relocate, moves))
-                finally:
-                    self.placing.subtract(segments)
-        log.info("bodies_relocated", segment=segment.number)
+            await asyncio.gather(*(self._move(shard, candidates, data) for shard, candidates in by_shard.items()))
+
+    async def _move(self, shard: int, candidates: list[tuple[str, BodyRef]], data: Mapping[BodyRef, bytes]) -> None:
+        found = await self._ask(shard, partial(FindBodies, candidates))
+        live = [(candidates[index], generation) for index, _, generation in found]
+        if not live:
+            return
+        places = self._log.place_bodies([(id, data[place]) for (id, place), generation in live])
+        moves = [(id, generation, old, new) for ((id, old), generation), new in zip(live, places, strict=True)]
+        segments = Counter(place.segment for place in places)
+        self.placing.update(segments)
+        try:
+            await self._ask(shard, partial(Relocate, moves))
+        finally:
+            self.placing.subtract(segments)
 
     async def _ask(self, shard: int, message: Callable[[Any], Any]) -> Any:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
