@@ -1,0 +1,84 @@
+"""A26: two processes on one data directory.
+
+Both started, both accepted, and one wrote over the other's data, since nothing locked the directory
+(skytable/skytable #167, dgraph-io/dgraph #1185).
+"""
+
+import asyncio
+import contextlib
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.cases import outside, seeded, sized
+from tests.support.process import Process
+from tests.support.processor import Processor
+
+ROUNDS = sized(20, 6)
+REFUSED_S = 5
+
+
+@pytest.mark.slow
+async def test_a_second_process_is_refused_and_disturbs_nothing(tmp_path: Path) -> None:
+    seeded()
+    data = tmp_path / "data"
+    due: dict[str, float] = {}
+    second = Process(data)
+    async with Processor() as processor, Process(data) as first, contextlib.AsyncExitStack() as stack:
+        stack.push_async_exit(second.__aexit__)
+        await first.put_type("t", url=processor.url)
+        refused = asyncio.Event()
+
+        async def arm_on() -> None:
+            n = 0
+            while not refused.is_set():
+                due[f"id-{n}"] = time.time() + 0.05
+                await first.arm([{"id": f"id-{n}", "type": "t", "delay": 0.05}])
+                n += 1
+
+        arming = asyncio.create_task(arm_on())
+        await is_refused(second)
+        refused.set()
+        await arming
+        await processor.until(lambda: processor.ids == due.keys())
+        assert not outside(processor, due, max_lag_s=0)
+
+        await first.arm([{"id": "later", "type": "t", "delay": 1}])
+        first.kill()
+        await second.start()  # at once: no stale lock stands in the way
+        await processor.until(lambda: "later" in processor.ids)
+        assert not second.complaints()
+        await is_refused(first)
+        assert await second.stop() == 0
+
+
+async def is_refused(process: Process) -> None:
+    """It ends within five seconds, not with 0, and names the directory."""
+    lines = len(process.stderr)
+    begin = time.monotonic()
+    ready = await process.spawn()
+    assert await process.wait(REFUSED_S) != 0
+    assert time.monotonic() - begin < REFUSED_S
+    assert not await ready
+    said = "".join(process.stderr[lines:])
+    assert str(process.data) in said, said
+    assert "Traceback" not in said
+
+
+@pytest.mark.slow
+async def test_of_two_starts_at_one_instant_one_lives(tmp_path: Path) -> None:
+    seeded()
+    for round in range(ROUNDS):
+        data = tmp_path / f"data-{round % 2}"  # a new directory, and one that there is
+        pair = [Process(data), Process(data)]
+        ready = await asyncio.gather(*(await asyncio.gather(*(process.spawn() for process in pair))))
+        assert sorted(ready) == [False, True], [process.stderr for process in pair]
+        winner, loser = pair if ready[0] else pair[::-1]
+        assert await loser.wait(REFUSED_S) != 0
+        assert str(data) in "".join(loser.stderr)
+        await winner.put_type("t", url="http://127.0.0.1:9/")
+        await winner.arm([{"id": f"id-{round}", "type": "t", "delay": "1h"}])
+        assert len(await winner.list()) == round // 2 + 1
+        for process in pair:
+            await process.__aexit__()
