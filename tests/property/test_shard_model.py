@@ -397,12 +397,13 @@ class ShardMachine(RuleBasedStateMachine):
     def _answer(self, random: Random) -> None:
         model = self.model
         jitter = random.choice([0.8, 1.0])
+        verdicts = random.choice([["ok", "retry", "retry", "drop", "dead", "rearm", "rearm"], ["drop"], ["rearm"]])
         batch_no = random.choice(sorted(model.flights))
         name, members = model.flights.pop(batch_no)
         current = model.current(members)
         results = {
             id: ItemResult(
-                random.choice(["ok", "retry", "retry", "drop", "dead", "rearm", "rearm"]),
+                random.choice(verdicts),
                 self.bench.wall_ms + random.choice(OFFSETS),
                 random.choice(PAYLOADS),
                 random.choice(["", "no"]),

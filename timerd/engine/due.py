@@ -49,6 +49,7 @@ class DueQueue:
 
     def __init__(self, now_ms: int) -> None:
         self._now = now_ms
+        self._ripe_until = now_ms  # the latest `_now` there was: whatever is overdue was so by then
         self._overdue: deque[Timer] = deque()
         self._bins: tuple[dict[int, list[Timer]], ...] = tuple({} for _ in WIDTHS)
         self._ticks: list[int] = []  # heap: the 1 ms bins
@@ -80,29 +81,26 @@ class DueQueue:
 
     def pop_due(self, count: int) -> list[Timer]:
         """Up to `count` timers whose time has come, soonest first; they are no longer in here."""
-        now = self._now
         overdue = self._overdue
-        before = len(overdue)
-        early: list[Timer] = []
         due: list[Timer] = []
-        for _ in range(min(before, count + SLICE)):
-            if len(due) == count:
-                break
-            timer = overdue.popleft()
-            if timer.state > URGENT:
-                self._stale -= 1
-            elif timer.fire_at > now:
-                early.append(timer)  # the wall clock went back
-            else:
-                due.append(timer)
-        self._entries -= before - len(overdue)
-        if early:
-            self.push(early)
+        budget = count + SLICE
+        while overdue and len(due) < count and budget > 0:
+            chunk = [overdue.popleft() for _ in range(min(len(overdue), count - len(due), budget))]
+            budget -= len(chunk)
+            live = [timer for timer in chunk if timer.state <= URGENT]
+            self._dropped(len(chunk) - len(live))
+            if self._now < self._ripe_until:  # the wall clock went back
+                early = [timer for timer in live if timer.fire_at > self._now]
+                live = [timer for timer in live if timer.fire_at <= self._now]
+                self._place(early)
+            self._entries -= len(live)
+            due += live
         return due
 
     def advance(self, now_ms: int) -> None:
         """It is `now_ms`: open the bins whose time comes near, and sweep, a slice of each."""
         self._now = now_ms
+        self._ripe_until = max(self._ripe_until, now_ms)
         self._reach(now_ms)
         budget = SLICE
         while budget > 0 and self._starts and self._starts[0][0] < self._near_until:

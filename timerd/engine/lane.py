@@ -217,9 +217,8 @@ class Lane:
             urgent = len(taken)
             ready = self._ready
             while ready and len(taken) < count:
-                timer = ready.popleft()
-                if timer.state == READY:
-                    taken.append(timer)
+                chunk = [ready.popleft() for _ in range(min(len(ready), count - len(taken)))]
+                taken += [timer for timer in chunk if timer.state == READY]
             self._ready_count -= len(taken) - urgent
         elif (queue := self._retries.get(limit)) is not None:
             while queue.ready and len(taken) < count:

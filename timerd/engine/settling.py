@@ -108,8 +108,11 @@ def _answer(
     retried: list[tuple[Timer, str]] = []
     dead: dict[str, list[str]] = {}
     generation = draft.next_generation()
+    if not results:
+        fired = [timer.id for timer in timers]
+        timers = []
     for timer in timers:
-        result = results.get(timer.id) if results else None
+        result = results.get(timer.id)
         if result is None:
             fired.append(timer.id)
         elif result.status == "rearm":

@@ -280,6 +280,7 @@ class State:
         retrying: dict[str, list[Timer]] = {name: [] for name in self.lanes}
         for by_id in self.slots:
             for timer in by_id.values() if by_id else ():
+                timer.type = self.lanes[timer.type].name  # one string for all: each was decoded apart, at 60 bytes
                 if timer.state == WAITING:
                     if timer.armed_for_now:
                         timer.state = URGENT
