@@ -3,17 +3,17 @@ FROM python:3.11-slim-bookworm AS build
 WORKDIR /src
 COPY requirements.txt pyproject.toml README.md ./
 RUN python -m venv /opt/timerd \
- && /opt/timerd/bin/pip install --no-cache-dir --disable-pip-version-check -r requirements.txt hatchling==1.33.0
+ && /opt/timerd/bin/pip install --quiet --no-cache-dir --disable-pip-version-check -r requirements.txt hatchling==1.33.0
 COPY timerd timerd
 COPY api api
 COPY storage storage
 COPY cluster cluster
-RUN /opt/timerd/bin/pip install --no-cache-dir --disable-pip-version-check --no-deps --no-build-isolation . \
+RUN /opt/timerd/bin/pip install --quiet --no-cache-dir --disable-pip-version-check --no-deps --no-build-isolation . \
  && /opt/timerd/bin/pip uninstall --yes --quiet hatchling
 
 FROM python:3.11-slim-bookworm
-RUN groupadd --system --gid 8470 timerd \
- && useradd --system --uid 8470 --gid timerd --home-dir /var/lib/timerd --shell /usr/sbin/nologin timerd \
+RUN groupadd --gid 8470 timerd \
+ && useradd --uid 8470 --gid timerd --home-dir /var/lib/timerd --shell /usr/sbin/nologin timerd \
  && install -d -o timerd -g timerd -m 0750 /var/lib/timerd
 COPY --from=build /opt/timerd /opt/timerd
 ENV PATH=/opt/timerd/bin:$PATH \
