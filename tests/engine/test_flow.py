@@ -40,6 +40,27 @@ def open_breaker(flow: Flow, now_ms: int) -> None:
         flow.breaker.suspect(1000 + n, None, flow.policy, now_ms, 1.0)
 
 
+
+# ---- the target
+
+
+def test_a_new_address_is_a_new_target() -> None:
+    flow = flow_of(url="http://old")
+    open_breaker(flow, 0)
+    flow.open.add(9)
+    flow.set_type(TimerType("t", url="http://new", batch_size=50, retry=RetryPolicy(jitter=0.0)), 0)
+    ready(flow, 50, 5, since=1)
+    assert not flow.breaker.open
+    assert flow.choose(at(0)) == Choice(50, 50, [(0, 5)])
+    for _ in range(5):  # what is still under way to the old one says nothing about the new one, nor about its members
+        assert flow.judge(at(1), batch(count=1), DOWN, 1.0).counted is False
+        assert flow.judge(at(1), batch(count=1), Failed("HTTP 410", gone=True), 1.0).limit == 50
+    flow.accept(9, 5)
+    assert not flow.breaker.open
+    assert not flow.gone
+    assert flow.breaker.succeeded_at == 0
+
+
 # ---- choices
 
 

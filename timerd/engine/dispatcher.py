@@ -142,12 +142,12 @@ class Dispatcher:
         flow = batch.flow
         jitter = draw_jitter(flow.policy, random)
         if isinstance(outcome, Accepted):
-            flow.breaker.succeed(now.boot_ms)
+            flow.accept(batch_no, now.boot_ms)
             self._counts[flow.name].unnamed += outcome.unnamed
             settle = Settle(batch_no, jitter, outcome.results)
         else:
             settle = Settle(batch_no, jitter, failure=flow.judge(now, batch.as_posted(batch_no), outcome, jitter))
-            if outcome.gone:
+            if outcome.gone and flow.gone:
                 self._out.append(PauseType(flow.name, outcome.error))
         self._settle(batch, settle)
 

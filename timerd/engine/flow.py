@@ -101,11 +101,19 @@ class Flow:
         self._lanes: dict[int, Lane] = {}
         self._rate: Rate | None = None
         self._held_until = 0
+        self._elsewhere: set[int] = set()  # batches under way to an address that the type had before
         self._retries_next = False
         self._first_probed_at = 0
 
     def set_type(self, type: TimerType | None, boot_ms: int) -> None:
-        """Know the type as it is now; None: there is no such type, and its timers wait."""
+        """Know the type as it is now; None: there is no such type, and its timers wait.
+
+        What is known of a target (its breaker, a pause it asked for) ends with its address.
+        """
+        if type is not None and self.type is not None and type.url != self.type.url:
+            self.breaker = Breaker()
+            self._held_until = 0
+            self._elsewhere = set(self.open)
         self.type = type
         self.gone = False
         per_second = type.max_per_second if type else None
@@ -194,6 +202,11 @@ class Flow:
             return first if self._first_probed_at <= retries.last_try() else retries
         return retries if self._retries_next else first
 
+    def accept(self, batch_no: int, boot_ms: int) -> None:
+        """The target has taken a batch."""
+        if batch_no not in self._elsewhere:
+            self.breaker.succeed(boot_ms)
+
     def judge(self, now: Now, batch: Batch, failed: Failed, jitter: float) -> WholeFailure:
         """What a failure of the whole batch makes of its members; the breaker and the hold learn what it says of the
         target.
@@ -204,6 +217,8 @@ class Flow:
         breaker, policy = self.breaker, self.policy
         alone = batch.timers[0] if len(batch.timers) == 1 else None
         gap_ms = max(1, round(policy.min_backoff_ms * jitter))
+        if batch.batch_no in self._elsewhere:
+            return WholeFailure(failed.error, gap_ms, batch.whole, unknown=failed.unknown)
         if failed.suspect:
             breaker.suspect(batch.batch_no, alone.id if alone else None, policy, now.boot_ms, jitter)
         else:
