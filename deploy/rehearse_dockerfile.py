@@ -2,7 +2,7 @@
 
     sudo python3 deploy/rehearse_dockerfile.py [--keep DIR]
 
-Each FROM becomes a tree of its own, made by debootstrap: Debian 12 with its python3, for the official Python image. COPY
+Each FROM becomes a tree of its own, made by debootstrap: Debian 12 and its python3, for the official image. COPY
 copies, RUN runs in a chroot, USER, ENV, WORKDIR hold from then on. At the end ENTRYPOINT and CMD are started as the
 image's user, the HEALTHCHECK is run, a timer is armed, the process is killed and started again, and the timer must
 still be there, in files that belong to that user. Exit 0: all of it worked.

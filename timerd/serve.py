@@ -22,15 +22,6 @@ import msgspec
 import structlog
 import uvicorn
 import uvloop
-from timerd_api.app import create_app
-from timerd_api.problem import Problem
-from timerd_api.schema import TypeBody
-from timerd_api.settings import ApiSettings
-from timerd_api.types import timer_type
-from timerd_storage.catalog import SqliteCatalog
-from timerd_storage.disk import OsDisk
-from timerd_storage.file_log import FileLog
-from timerd_storage.worker import ThreadWorker
 
 from timerd import boot
 from timerd.clock import SystemClock
@@ -40,6 +31,15 @@ from timerd.engine.errors import CatalogFull, CorruptLog, DirectoryLocked, LogFa
 from timerd.engine.instant import parse_duration
 from timerd.engine.settings import Settings
 from timerd.node import Node
+from timerd_api.app import create_app
+from timerd_api.problem import Problem
+from timerd_api.schema import TypeBody
+from timerd_api.settings import ApiSettings
+from timerd_api.types import timer_type
+from timerd_storage.catalog import SqliteCatalog
+from timerd_storage.disk import OsDisk
+from timerd_storage.file_log import FileLog
+from timerd_storage.worker import ThreadWorker
 
 EXIT_CONFIG: Final = 2
 EXIT_LOCKED: Final = 3

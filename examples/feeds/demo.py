@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rich.console import Console
+
 from timerd_client import AsyncTimerd, TimerdError, TypeStats, processor
 
 from . import opml, provider

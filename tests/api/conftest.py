@@ -4,11 +4,11 @@ from collections.abc import AsyncIterator
 
 import httpx
 import pytest
+
+from tests.api.fake_service import FakeService
 from timerd_api.app import create_app
 from timerd_api.service import Service
 from timerd_api.settings import ApiSettings
-
-from tests.api.fake_service import FakeService
 
 BASE = "http://127.0.0.1:8470"
 

@@ -1,11 +1,11 @@
 """Access: keys, hosts and origins."""
 
 import pytest
-from timerd_api.app import create_app
-from timerd_api.settings import ApiSettings
 
 from tests.api.asgi import HOST, JSON, call
 from tests.api.fake_service import FakeService
+from timerd_api.app import create_app
+from timerd_api.settings import ApiSettings
 
 PATHS = ["/v1/timers", "/v1/status", "/metrics", "/openapi.json", "/docs", "/nothing", "/healthz/", "/%68ealthz"]
 

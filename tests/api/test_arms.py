@@ -3,13 +3,13 @@
 import httpx
 import msgspec
 import pytest
-from timerd_api.app import create_app
-from timerd_api.settings import ApiSettings
 
 from tests.api.asgi import HOST, JSON, call
 from tests.api.fake_service import NOW_MS, FakeService
 from timerd.engine.message import Condition, Refused
 from timerd.engine.timer import MAX_GENERATION, Timer
+from timerd_api.app import create_app
+from timerd_api.settings import ApiSettings
 
 SOON = NOW_MS + 60_000
 HORIZON_MS = ApiSettings().max_horizon_ms

@@ -7,13 +7,13 @@ from typing import Any
 import msgspec
 import pytest
 from starlette.types import Message
+
+from tests.api.asgi import HOST, JSON, call
+from tests.api.fake_service import NOW_MS, FakeService
 from timerd_api.app import create_app
 from timerd_api.body import Intake, wants_msgpack
 from timerd_api.problem import Problem
 from timerd_api.settings import ApiSettings
-
-from tests.api.asgi import HOST, JSON, call
-from tests.api.fake_service import NOW_MS, FakeService
 
 SOON = NOW_MS + 60_000
 MSGPACK = (b"content-type", b"application/msgpack")

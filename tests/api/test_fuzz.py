@@ -6,13 +6,13 @@ from typing import Any
 import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from timerd_api import openapi
-from timerd_api.app import create_app
-from timerd_api.settings import ApiSettings
 
 from tests.api.asgi import HOST, Answer, call
 from tests.api.fake_service import NOW_MS, FakeService
 from timerd.engine.timer import Timer
+from timerd_api import openapi
+from timerd_api.app import create_app
+from timerd_api.settings import ApiSettings
 
 NAMES = st.sampled_from(
     [

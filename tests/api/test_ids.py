@@ -4,11 +4,11 @@ from urllib.parse import quote
 
 import msgspec
 import pytest
-from timerd_api.app import create_app
-from timerd_api.settings import ApiSettings
 
 from tests.api.asgi import call
 from tests.api.fake_service import NOW_MS, FakeService
+from timerd_api.app import create_app
+from timerd_api.settings import ApiSettings
 
 SOON = NOW_MS + 60_000
 GOOD = [

@@ -8,11 +8,11 @@ import httpx
 import msgspec
 from fastapi import FastAPI
 from openapi_spec_validator import validate
+
+from tests.api.fake_service import FakeService
 from timerd_api import openapi
 from timerd_api.app import _Door, create_app
 from timerd_api.settings import ApiSettings
-
-from tests.api.fake_service import FakeService
 
 GOLDEN = Path(__file__).parents[2] / "api" / "openapi.json"
 

@@ -3,13 +3,13 @@
 import httpx
 import pytest
 from structlog.testing import capture_logs
-from timerd_api.app import create_app
-from timerd_api.problem import KINDS, Kind
-from timerd_api.settings import ApiSettings
 
 from tests.api.asgi import call
 from tests.api.fake_service import FakeService
 from timerd.engine.message import Refused
+from timerd_api.app import create_app
+from timerd_api.problem import KINDS, Kind
+from timerd_api.settings import ApiSettings
 
 CONTRACT = {
     "validation": 422, "unknown-type": 422, "horizon-exceeded": 422, "target-forbidden": 422, "body-too-large": 413,

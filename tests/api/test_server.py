@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 import uvicorn
-from timerd_api.app import create_app
-from timerd_api.settings import ApiSettings
 
 from tests.api.fake_service import NOW_MS, FakeService
+from timerd_api.app import create_app
+from timerd_api.settings import ApiSettings
 
 SOON = NOW_MS + 60_000
 ARM = b'{"timers":[{"id":"a","type":"poll","fire_at":%d}]}' % SOON

@@ -4,10 +4,10 @@ import base64
 
 import httpx
 import pytest
-from timerd_api.types import duration_text
 
 from tests.api.fake_service import NOW_MS, FakeService
 from timerd.engine.timer import Misfire, RetryPolicy, Timer, TimerType
+from timerd_api.types import duration_text
 
 URL = "http://127.0.0.1:9000/poll"
 SECRET = "whsec_" + base64.b64encode(b"0123456789abcdefghijklmn").decode()

@@ -40,7 +40,6 @@ def open_breaker(flow: Flow, now_ms: int) -> None:
         flow.breaker.suspect(1000 + n, None, flow.policy, now_ms, 1.0)
 
 
-
 # ---- the target
 
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import httpx
 import pytest
-from timerd_client import AsyncTimerd, Batch, DueTimer, ItemResult, processor
 
 from examples.feeds.feed import Entry
 from examples.feeds.opml import Listed
 from examples.feeds.poller import Result
 from examples.feeds.service import ID_BYTES_MAX, LEASE_S, Service, instant, now_ms, start, timer_id
 from examples.feeds.store import Claimed, NewFeed, Polled, Store
+from timerd_client import AsyncTimerd, Batch, DueTimer, ItemResult, processor
 
 INTERVAL_MS = 5_000
 FAILED_MS_MAX = 12_000

@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+
 from timerd_client import Arm, AsyncTimerd, HorizonExceeded, NotFound, Timerd, TypeInUse, UnknownType
 
 from .fake_timerd import Loop

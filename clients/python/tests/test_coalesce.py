@@ -10,6 +10,7 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from timerd_client import Arm, OutcomeUnknown, StorageFull, Unavailable
 from timerd_client._coalesce import OPEN_MAX, OVERTAKE_S, TURN_ITEMS_MAX, Chunk, Coalescer, Job, Turn
 from timerd_client._protocol import Call, EncodedArm, Request, encode_arm

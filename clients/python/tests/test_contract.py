@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from timerd_client import Arm, Expired, Receiver, ValidationFailed, dead, drop, ok, rearm, reply, retry
 from timerd_client._calls import timer_path
 from timerd_client._coalesce import Coalescer, Job

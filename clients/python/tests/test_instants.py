@@ -6,6 +6,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from timerd_client import Arm, Timerd, rearm
 from timerd_client._instants import EPOCH, duration, instant_ms, parse_ms, to_rfc3339
 from timerd_client._protocol import encode_arm

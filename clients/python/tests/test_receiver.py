@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 from standardwebhooks import Webhook
+
 from timerd_client import (
     Batch,
     DueTimer,

@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 import pytest
+
 from timerd_client import (
     Arm,
     AsyncTimerd,
