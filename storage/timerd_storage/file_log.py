@@ -87,7 +87,8 @@ class FileLog:
     async def replay(self) -> AsyncIterator[Frame]:
         """All frames still held, in the order in which they were written. Raises CorruptLog, LogFailed.
 
-        At the end of a log with a torn last write the tail is cut off, durably, and one warning is logged.
+        At the end of a log with a torn last write the tail is cut off, which is durable when this ends, and one warning
+        is logged.
         """
         assert not self._replayed, "a log is replayed once"
         with self._fatal():

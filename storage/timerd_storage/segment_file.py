@@ -79,11 +79,13 @@ class SegmentFile:
         self._mark(disk, self.file)
 
     def cut(self, disk: Disk, used: int) -> None:
-        """Put zeros from the end up to the file offset `used`, so that what lies there can't be read later."""
+        """Put zeros from the end up to the file offset `used`, so that what lies there can't be read later.
+
+        Not synced: that is done before anything is appended, with what was replayed.
+        """
         file = disk.open(self.path)
         try:
             disk.write(file, self.offset, bytes(used - self.offset))
-            disk.sync(file)
         finally:
             disk.close(file)
 
