@@ -9,11 +9,11 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from timerd_client import AsyncTimerd, TimerdError
 
 from tests.support.cases import receipts, seeded
 from tests.support.process import Process
 from tests.support.processor import Processor
+from timerd_client import AsyncTimerd, TimerdError
 
 GOOD = [
     "a/b", "a%2Fb", "a%252Fb", "a b", "a+b", "a?b#c", "a;b", "a//b", "/a", "a/", "/", "//", "a:b", "a%", "%00", "%",
