@@ -1,0 +1,59 @@
+"""`python -m benchmarks arm|arm-one|fire|rearm|memory|restart|idle|all`: measure, print a table, write JSON if asked.
+
+The server runs on core 0, this process (load generator and processor) on core 1.
+"""
+
+import argparse
+import os
+import platform
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import msgspec
+import uvloop
+
+from benchmarks import arm, arm_one, fire, idle, memory, rearm, restart
+from benchmarks.figure import Figure, Round, gather, load, show
+from benchmarks.server import LOAD_CORE, SERVER_CORE
+
+Rounds = Callable[[str | None, list[float]], Awaitable[Round]]
+NAMES = ("arm", "arm-one", "fire", "rearm", "memory", "restart", "idle")
+ROUNDS: dict[str, Rounds] = {"arm": arm.run, "arm-one": arm_one.run, "fire": fire.run, "memory": memory.run}
+
+
+async def measure(name: str, rounds: int, parent: str | None) -> list[Figure]:
+    if name == "rearm":
+        return await rearm.run(parent)
+    if name == "restart":
+        return await restart.run(parent, rounds)
+    if name == "idle":
+        return await idle.run(parent)
+    others: list[float] = []
+    return gather([await ROUNDS[name](parent, others) for _ in range(rounds)], others)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("name", choices=[*NAMES, "all"])
+    parser.add_argument("--rounds", type=int, default=3, help="medians are of this many")
+    parser.add_argument("--data", help="directory to make the server's data directories in; put it on the disk meant")
+    parser.add_argument("--json", type=Path, help="write the figures here too")
+    given = parser.parse_args()
+    if (os.cpu_count() or 1) <= max(SERVER_CORE, LOAD_CORE):
+        sys.exit("two cores are needed: one for the server, one for the load")
+    os.sched_setaffinity(0, {LOAD_CORE})
+    figures: list[Figure] = []
+    before = load()
+    for name in NAMES if given.name == "all" else (given.name,):
+        print(f"{time.strftime('%H:%M:%S')} {name} (load {load()})", file=sys.stderr, flush=True)
+        figures += uvloop.run(measure(name, given.rounds, given.data))
+    print(show(figures))
+    print(f"\nPython {platform.python_version()}, {os.cpu_count()} cores, load {before} before and {load()} after")
+    if given.json:
+        given.json.write_bytes(msgspec.json.format(msgspec.json.encode(figures), indent=1))
+
+
+if __name__ == "__main__":
+    main()

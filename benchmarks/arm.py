@@ -1,0 +1,47 @@
+"""Arms in batches of 1,000: the shortest form, and the default form beside it."""
+
+from datetime import UTC, datetime
+from typing import Final
+
+from benchmarks import wire
+from benchmarks.figure import Round, Stopwatch
+from benchmarks.server import serving
+
+TIMERS: Final = 500_000
+BATCH: Final = 1_000
+CONNECTIONS: Final = 8
+
+
+async def run(parent: str | None, others: list[float]) -> Round:
+    """One round, each form on a server of its own."""
+    text = [datetime.fromtimestamp(at / 1000, UTC).isoformat(timespec="milliseconds") for at in wire.far(TIMERS)]
+    return {
+        **await _form(parent, others, "arm in batches, minimal", wire.far(TIMERS), wire.MINIMAL, False),
+        **await _form(parent, others, "move in batches, minimal", wire.far(TIMERS), wire.MINIMAL, True),
+        **await _form(parent, others, "arm in batches, results", wire.far(TIMERS), b"", False),
+        **await _form(parent, others, "arm in batches, results, RFC 3339", text, b"", False),
+    }
+
+
+async def _form(
+    parent: str | None, others: list[float], name: str, times: list[int] | list[str], lines: bytes, again: bool
+) -> Round:
+    ids = wire.ids(TIMERS)
+    requests = wire.arms(ids, times, BATCH, lines)
+    async with serving(parent) as server:
+        await wire.put_type(server.port)
+        if again:
+            before = [at + wire.HOUR_MS for at in wire.far(TIMERS)]
+            await wire.send_all(server.port, wire.arms(ids, before, BATCH), CONNECTIONS)
+        else:
+            warm = wire.arms(wire.ids(20_000, "warm"), wire.far(20_000), BATCH, lines)
+            await wire.send_all(server.port, warm, CONNECTIONS)
+        watch = Stopwatch(server)
+        took = await wire.send_all(server.port, requests, CONNECTIONS)
+        watch.stop()
+    others.append(watch.others)
+    return {
+        name: (TIMERS / watch.took_s, "/s"),
+        f"{name}: CPU": (watch.cpu_s / TIMERS * 1e6, "us"),
+        f"{name}: p99": (took[len(took) * 99 // 100] * 1000, "ms"),
+    }

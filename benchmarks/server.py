@@ -1,0 +1,84 @@
+"""A `timerd serve` under measurement: a real process on a core of its own, and what the kernel says of it.
+
+The process is started, killed and ended by its pid; its data lie in a temporary directory and are gone afterwards.
+"""
+
+import asyncio
+import contextlib
+import os
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Final
+
+SERVER_CORE: Final = 0
+LOAD_CORE: Final = 1
+START_S_MAX: Final = 120
+TICKS_A_SECOND: Final = os.sysconf("SC_CLK_TCK")
+
+
+class Server:
+    """One process at a time over one data directory."""
+
+    def __init__(self, data: Path) -> None:
+        self.data = data
+        self.port = 0
+        self._process: asyncio.subprocess.Process | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    async def start(self) -> float:
+        """Start it; the seconds from there to its ready line."""
+        begin = time.perf_counter()
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "timerd", "serve",
+            "--data", str(self.data), "--port", str(self.port), "--log-level", "error",
+            stderr=asyncio.subprocess.PIPE,
+            preexec_fn=lambda: os.sched_setaffinity(0, {SERVER_CORE}),
+        )  # fmt: skip
+        async with asyncio.timeout(START_S_MAX):
+            self.port = int((await self._ready_url(self._process)).rsplit(":", 1)[1])
+        return time.perf_counter() - begin
+
+    async def kill(self) -> None:
+        """kill -9, and wait until it is gone."""
+        assert self._process is not None
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+        await self._process.wait()
+
+    def cpu_s(self) -> float:
+        """User and system seconds of all its threads since it was started."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / TICKS_A_SECOND
+
+    def rss_bytes(self) -> int:
+        """What it has resident in memory now."""
+        return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    async def _ready_url(self, process: asyncio.subprocess.Process) -> str:
+        assert process.stderr is not None
+        said = []
+        async for raw in process.stderr:
+            line = raw.decode(errors="replace")
+            if line.startswith("timerd ready on "):
+                return line.split()[-1]
+            said.append(line)
+        raise RuntimeError("timerd did not start:\n" + "".join(said))
+
+
+@contextlib.asynccontextmanager
+async def serving(parent: str | None) -> AsyncIterator[Server]:
+    """A server on an empty directory below `parent`; killed at the end, since nothing of it is needed."""
+    with tempfile.TemporaryDirectory(prefix="timerd-bench-", dir=parent) as data:
+        server = Server(Path(data))
+        try:
+            await server.start()
+            yield server
+        finally:
+            await server.kill()
