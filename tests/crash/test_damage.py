@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 
 import pytest
 import structlog
-from timerd_storage import frame, segment
-from timerd_storage.segment import HEADER_BYTES
 
 from tests.sim.disk import FakeDisk
 from tests.storage.laid import HOME, armed, fired, open_on, plain
 from timerd.engine.errors import CorruptLog
 from timerd.ports import Frame
+from timerd_storage import frame, segment
+from timerd_storage.segment import HEADER_BYTES
 
 SEGMENT = 8192  # the smallest that holds a header and a page of frames
 SEED = 11

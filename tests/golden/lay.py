@@ -8,7 +8,6 @@ import asyncio
 from pathlib import Path
 
 import msgspec
-from timerd_storage import segment
 
 from tests.sim.disk import FakeDisk
 from tests.storage.laid import HOME, armed, fired, open_on
@@ -16,6 +15,7 @@ from tests.storage.test_codec import RECORDS
 from timerd.engine.record import Armed, Relocated
 from timerd.engine.timer import Timer
 from timerd.ports import Frame
+from timerd_storage import segment
 
 GOLDEN = Path(__file__).parent
 VERSION = f"v{segment.VERSION}"

@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from timerd_storage.file_log import FileLog
-
 from tests.sim.disk import FakeDisk, InlineWorker
 from timerd.engine.record import Armed, Fired, Record
 from timerd.engine.timer import Timer
 from timerd.ports import Frame
+from timerd_storage.file_log import FileLog
 
 FIRE_AT = 1_800_000_000_000
 GENERATION = 1 << 50

@@ -5,14 +5,14 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from timerd_storage import body
-from timerd_storage.file_log import FileLog
 
 from tests.sim.disk import FakeDisk
 from tests.storage.laid import HOME, armed, open_on
 from tests.storage.log_conformance import scanned
 from timerd.engine.errors import CorruptLog
 from timerd.engine.timer import BodyRef
+from timerd_storage import body
+from timerd_storage.file_log import FileLog
 
 FIRST = HOME / body.name_of(1)
 

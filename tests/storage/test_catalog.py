@@ -6,13 +6,13 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from timerd_storage.catalog import SqliteCatalog
-from timerd_storage.memory_catalog import MemoryCatalog
 
 from timerd.engine.errors import CatalogFull
 from timerd.engine.ring import build_table
 from timerd.engine.timer import Misfire, RetryPolicy, TimerType
 from timerd.ports import Catalog
+from timerd_storage.catalog import SqliteCatalog
+from timerd_storage.memory_catalog import MemoryCatalog
 
 FULL = TimerType(
     "poll",

@@ -1,7 +1,6 @@
 """Records as bytes."""
 
 import pytest
-from timerd_storage import codec
 
 from timerd.engine.record import (
     Armed,
@@ -19,6 +18,7 @@ from timerd.engine.record import (
     Totals,
 )
 from timerd.engine.timer import DEAD, BodyRef, Failure, Timer
+from timerd_storage import codec
 
 PLACE = BodyRef(3, 24, 600, bytes(range(16)))
 FAILURE = Failure(3, 2, 4000, 100, "connect: refused", True, 1_800_000_000_001)

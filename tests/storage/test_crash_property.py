@@ -9,13 +9,13 @@ from typing import Any
 
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
-from timerd_storage.file_log import FileLog
 
 from tests.sim.disk import FakeDisk, InlineWorker, ProcessEnded
 from tests.storage.laid import HOME, armed, plain
 from timerd.engine.errors import LogFailed
 from timerd.engine.timer import BodyRef
 from timerd.ports import Frame
+from timerd_storage.file_log import FileLog
 
 SHARDS = 3
 

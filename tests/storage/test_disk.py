@@ -7,9 +7,9 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from timerd_storage.disk import Disk, OsDisk
 
 from tests.sim.disk import FakeDisk
+from timerd_storage.disk import Disk, OsDisk
 
 
 @pytest.fixture(params=["os", "fake"])

@@ -2,19 +2,20 @@
 
 import asyncio
 import errno
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 
 import pytest
-from timerd_storage.disk import OsDisk
-from timerd_storage.file_log import SEGMENT_BYTES, FileLog
-from timerd_storage.worker import ThreadWorker
 
-from tests.sim.disk import FakeDisk, InlineWorker
+from tests.sim.disk import FakeDisk, InlineWorker, ProcessEnded
 from tests.storage.laid import HOME, append_all, armed, open_on, plain
 from tests.storage.log_conformance import Home, LogConformance, replayed
 from timerd.engine.errors import DirectoryLocked, LogFailed
 from timerd.ports import Log
+from timerd_storage.disk import OsDisk
+from timerd_storage.file_log import SEGMENT_BYTES, FileLog
+from timerd_storage.worker import ThreadWorker
 
 
 class RealHome:
@@ -224,6 +225,35 @@ async def test_spares_of_an_earlier_life_are_taken_over() -> None:
         await asyncio.sleep(0)
         assert sorted(disk.list_directory(HOME)) == names
     await append_all(log, [armed(0, lsn, 30) for lsn in range(1, 30)])
+
+
+async def test_a_spare_whose_name_was_in_the_cache_alone_is_made_durable_before_it_is_used() -> None:
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # tasks end with their process
+    for seed in range(8):
+        disk = FakeDisk()
+        log, _ = await open_on(disk)
+        made = False
+
+        def on_call(verb: str, path: Path) -> None:
+            nonlocal made
+            made = made or verb == "open"
+            if made and verb == "sync_directory":
+                raise ProcessEnded
+
+        disk.on_call = on_call
+        with suppress(ProcessEnded):
+            while not made:
+                await asyncio.sleep(0)
+        disk.on_call = None
+        disk.kill()
+        log, _ = await open_on(disk)
+        frames = [armed(0, lsn, 30) for lsn in range(1, 13)]
+        await append_all(log, frames)
+        assert log.oldest() is not None
+        assert "000000000003.log" not in disk.list_directory(HOME), "making it would sync the name of the second"
+        disk.crash(Random(seed))
+        _, found = await open_on(disk)
+        assert plain(found) == plain(frames), seed
 
 
 async def test_an_idle_log_takes_two_segments_at_most() -> None:

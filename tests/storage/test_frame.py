@@ -1,6 +1,7 @@
 """Frames as bytes."""
 
 import pytest
+
 from timerd_storage import frame
 
 PAYLOADS = [b"a", b"b" * 100, b"", b"c" * 7]

@@ -6,10 +6,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from timerd_storage import inspect
-from timerd_storage.disk import OsDisk
-from timerd_storage.file_log import FileLog
-from timerd_storage.worker import ThreadWorker
 
 from tests.golden.lay import BODIES, GOLDEN, VERSION, lay
 from tests.storage.laid import plain
@@ -17,6 +13,10 @@ from tests.storage.log_conformance import replayed, scanned
 from timerd.engine.record import Armed, Relocated
 from timerd.engine.timer import BodyRef
 from timerd.ports import Frame
+from timerd_storage import inspect
+from timerd_storage.disk import OsDisk
+from timerd_storage.file_log import FileLog
+from timerd_storage.worker import ThreadWorker
 
 VERSIONS = sorted(path.stem for path in GOLDEN.glob("v*.json"))
 

@@ -1,11 +1,11 @@
 """The reference log."""
 
 import pytest
-from timerd_storage.memory_log import MemoryLog
 
 from tests.storage.laid import armed
 from tests.storage.log_conformance import Home, LogConformance
 from timerd.ports import Log
+from timerd_storage.memory_log import MemoryLog
 
 
 class MemoryHome:

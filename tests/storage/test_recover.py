@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
+
+from timerd.engine.errors import CorruptLog
 from timerd_storage import frame, recover, segment
 from timerd_storage.recover import FileHead, Lsns
 from timerd_storage.segment import HEADER_BYTES, MARK_OFFSETS, Header
-
-from timerd.engine.errors import CorruptLog
 
 PATH = Path("/data/000000000001.log")
 FIRST = 700

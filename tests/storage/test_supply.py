@@ -6,12 +6,12 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from timerd_storage.file_log import FileLog
-from timerd_storage.room import Room
 
 from tests.sim.disk import FakeDisk, InlineWorker
 from tests.storage.laid import HOME, armed, fired, open_on, plain
 from timerd.ports import Frame
+from timerd_storage.file_log import FileLog
+from timerd_storage.room import Room
 
 SEGMENT = 16_384
 RESERVE = 20_000

@@ -5,11 +5,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from timerd_storage import frame, inspect, repair
-from timerd_storage.disk import OsDisk
-from timerd_storage.file_log import FileLog
-from timerd_storage.segment import HEADER_BYTES
-from timerd_storage.worker import ThreadWorker
 
 from tests.storage.laid import armed, fired, plain
 from tests.storage.log_conformance import replayed
@@ -17,6 +12,11 @@ from timerd.engine.errors import CorruptLog
 from timerd.engine.record import Armed
 from timerd.engine.timer import Timer
 from timerd.ports import Frame
+from timerd_storage import frame, inspect, repair
+from timerd_storage.disk import OsDisk
+from timerd_storage.file_log import FileLog
+from timerd_storage.segment import HEADER_BYTES
+from timerd_storage.worker import ThreadWorker
 
 SEGMENT = 16_384
 

@@ -4,6 +4,7 @@ import asyncio
 import threading
 
 import pytest
+
 from timerd_storage.worker import ThreadWorker
 
 
