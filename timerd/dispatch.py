@@ -172,8 +172,8 @@ class Dispatch:
 
     async def _attempt(self, batch: Batch) -> None:
         bodies = None
-        if any(isinstance(timer.payload, BodyRef) for timer in batch.timers):
-            batch, bodies = await self._with_bodies(batch)
+        if apart := [timer for timer in batch.timers if timer.payload.__class__ is BodyRef]:
+            batch, bodies = await self._with_bodies(batch, apart)
             if not batch.timers:
                 self._dispatcher.emptied(batch.batch_no)
                 self._runner.ring()
@@ -191,7 +191,7 @@ class Dispatch:
         now = self._clock.now()
         outcome = read_answer(
             now,
-            {timer.id for timer in batch.timers},
+            {timer.id for timer in batch.timers} if answer.body else (),
             self._limits,
             status=answer.status,
             headers=answer.headers,
@@ -204,12 +204,11 @@ class Dispatch:
         self._dispatcher.answered(now, batch.batch_no, outcome, self._random())
         self._pump(now)
 
-    async def _with_bodies(self, batch: Batch) -> tuple[Batch, dict[str, bytes]]:
+    async def _with_bodies(self, batch: Batch, apart: Sequence[Timer]) -> tuple[Batch, dict[str, bytes]]:
         """Read the payloads that lie apart. Timers whose payload is lost are buried and leave the batch."""
-        apart = [(timer, timer.payload) for timer in batch.timers if isinstance(timer.payload, BodyRef)]
-        data = await self._log.read_bodies([place for _, place in apart])
-        bodies = {timer.id: body for (timer, _), body in zip(apart, data, strict=True) if body is not None}
-        lost = [timer for (timer, _), body in zip(apart, data, strict=True) if body is None]
+        data = await self._log.read_bodies([t.payload for t in apart if isinstance(t.payload, BodyRef)])
+        bodies = {timer.id: body for timer, body in zip(apart, data, strict=True) if body is not None}
+        lost = [timer for timer, body in zip(apart, data, strict=True) if body is None]
         if lost:
             log.error("bodies_lost", type=batch.type, timers=len(lost))
             await self._bury(batch.batch_no, lost)

@@ -20,8 +20,9 @@ class LagSamples:
     def add(self, boot_s: int, wall_ms: int, timers: Sequence[Timer]) -> None:
         """A batch of first attempts leaves."""
         step = -(-len(timers) // SAMPLES_A_BATCH)
-        largest = wall_ms - min([timer.due_at for timer in timers])
-        self._samples.append((boot_s, [wall_ms - timer.due_at for timer in timers[::step]], largest))
+        # As `due_at` has it, without a property's call for each timer.
+        oldest = min([at if (at := t.fire_at) > (armed_at := t.generation // 1000) else armed_at for t in timers])
+        self._samples.append((boot_s, [wall_ms - timer.due_at for timer in timers[::step]], wall_ms - oldest))
         self._forget(boot_s)
 
     def report(self, boot_s: int) -> LagWindow:

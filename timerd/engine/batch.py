@@ -8,12 +8,12 @@ Encoding is the busiest code of a delivery; it makes one small struct a timer an
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from xxhash import xxh3_128_hexdigest
 
-from timerd.engine.instant import format_instant
+from timerd.engine.instant import format_instant, format_instants
 from timerd.engine.timer import BodyRef, Timer
 
 ANSWER_BYTES_MIN: Final = 1024 * 1024  # an answer may always be this long,
@@ -79,24 +79,20 @@ def batch_id(timers: Sequence[Timer]) -> str:
 def encode_body(batch: Batch, batch_id: str, dispatched_at_ms: int, bodies: Mapping[str, bytes] | None = None) -> bytes:
     """The body of the POST. `bodies` holds, by id, the payload of every member whose payload is a BodyRef."""
     raw, unset = msgspec.Raw, msgspec.UNSET
-    flagged = batch.flagged
-    timers = []
-    for timer in batch.timers:
-        payload = timer.payload
-        if isinstance(payload, BodyRef):
-            assert bodies is not None, "a payload that lies apart was not read"
-            payload = bodies[timer.id]
-        timers.append(
-            _Timer(
-                timer.id,
-                timer.generation,
-                format_instant(timer.fire_at),
-                1 if timer.failure is None else timer.failure.attempts + 1,
-                True if timer.id in flagged else unset,
-                unset if payload is None else raw(payload),
-            )
-        )
-    return _encode(_Body(batch.type, batch_id, format_instant(dispatched_at_ms), timers))
+    timers = batch.timers
+    fire_ats = format_instants([timer.fire_at for timer in timers])
+    payloads: list[Any] = [timer.payload for timer in timers]
+    if bodies:
+        payloads = [bodies[t.id] if isinstance(t.payload, BodyRef) else t.payload for t in timers]
+    shown = [
+        _Timer(timer.id, timer.generation, fire_at, 1, unset, unset if payload is None else raw(payload))
+        for timer, fire_at, payload in zip(timers, fire_ats, payloads, strict=True)
+    ]
+    if batch.flagged or [timer for timer in timers if timer.failure is not None]:
+        for timer, each in zip(timers, shown, strict=True):
+            each.attempt = 1 if timer.failure is None else timer.failure.attempts + 1
+            each.possible_duplicate = True if timer.id in batch.flagged else unset
+    return _encode(_Body(batch.type, batch_id, format_instant(dispatched_at_ms), shown))
 
 
 def plain_headers(batch_id: str, timestamp_s: int, version: str, own: Mapping[str, str]) -> dict[str, str]:
