@@ -47,12 +47,16 @@ def main() -> int:
 
 def _reports(seeds: list[int], jobs: int, trace: bool) -> Iterator[Report]:
     if trace:
-        yield from (run(seed, sys.stdout.write) for seed in seeds)
+        yield from (run(seed, _show) for seed in seeds)
     elif jobs == 1:
         yield from map(run, seeds)
     else:
         with multiprocessing.Pool(jobs, maxtasksperchild=100) as pool:
             yield from pool.imap(run, seeds)
+
+
+def _show(text: str) -> None:
+    sys.stdout.write(text)
 
 
 def line(report: Report) -> str:

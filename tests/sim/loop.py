@@ -46,10 +46,12 @@ class _Selector(selectors.BaseSelector):
             self._rounds = 0
             self._waits += 1
             if self._waits > WAITS_MAX:
+                self._waits = 0
                 raise Stuck(f"the loop has waited {WAITS_MAX} times by {self.now:.3f} s: something polls")
         else:
             self._rounds += 1
             if self._rounds > ROUNDS_MAX:
+                self._rounds = 0
                 raise Stuck(f"the loop spins at {self.now:.3f} s")
         return []
 
@@ -67,7 +69,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """Virtual seconds."""
         return self._virtual.now
 
-    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> NoReturn:
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> NoReturn:  # type: ignore[override]
         raise Stuck(f"a thread was asked for: {func!r}")
 
     def _note(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

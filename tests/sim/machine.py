@@ -62,8 +62,10 @@ class Process:
             self.ended.set_result(None)
 
     async def buried(self) -> None:
-        """Return when none of its tasks is left."""
+        """Return when none of its tasks is left. One that wants to clean up first is told again: it is dead."""
         while self._tasks:
+            for task in list(self._tasks):
+                task.cancel()
             await asyncio.sleep(0)
 
     def _forget(self, task: "asyncio.Task[Any]") -> None:
@@ -120,7 +122,12 @@ class SimWorker:
     """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, process: Process, random: Random, pace: "Pace", on_cut: Callable[[], None]
+        self,
+        loop: asyncio.AbstractEventLoop,
+        process: Process,
+        random: Random,
+        pace: "Pace",
+        on_cut: Callable[[], None],
     ) -> None:
         self._loop = loop
         self._process = process

@@ -41,7 +41,7 @@ class Swarm(NamedTuple):
     slice_bytes: int | None
     """What upkeep takes a slice for before it has seen one."""
     slices: bool
-    """Slices are written at odd moments, too."""
+    """Slices are written at odd moments, too. Nothing keeps room for them, so not where the disk may be full."""
     usual_s: float
     """A job of the disk."""
     types: list[TimerType]
@@ -77,37 +77,42 @@ def draw(seed: int) -> Swarm:
     names = ["poll", "mail.send", "sweep"][:count]
     crashes = r.choice([1, 1, 2, 3])
     cuts = r.randint(0, crashes)
-    sometimes = lambda most: r.randint(1, most) if r.random() < 0.4 else 0  # noqa: E731
+    batch = r.choice([8, 14, 24])
+    disk_full = _sometimes(r, 2)
     return Swarm(
         shards=r.choice([1, 1, 2, 3, 5, 8]),
-        segment_bytes=r.choice([16, 64, 64, 128]) << 10,
+        segment_bytes=r.choice([64, 64, 128]) << 10,
         disk_bytes=r.choice([4, 8, 64]) << 20,
         look_bytes=r.choice([1024, 8192, 32_768]),
         slice_timers=r.choice([10, 60, 4_000]),
         slice_bytes=r.choice([None, 4096, 4096]),
-        slices=r.random() < 0.6,
+        slices=not disk_full and r.random() < 0.7,
         usual_s=r.choice([0.0002, 0.001, 0.004]),
         types=[_type(r, name) for name in names],
         habits={name: _habits(r) for name in names},
         clients=r.choice([2, 4, 8]),
-        calls=r.choice([80, 120]),
+        calls=1_800 // batch,
         ids=r.choice([40, 150, 600]),
-        batch=r.choice([8, 14, 24]),
+        batch=batch,
         horizon_ms=r.choice([3_000, 15_000, 60_000]),
         bodies=r.choice([0.0, 0.05, 0.2]),
         dead_kept=r.choice([100_000, 100_000, 8]),
         power_cuts=cuts,
         kills=crashes - cuts,
-        stops=sometimes(2),
-        wall_steps=sometimes(4),
-        suspends=sometimes(2),
+        stops=_sometimes(r, 2),
+        wall_steps=_sometimes(r, 4),
+        suspends=_sometimes(r, 2),
         drifts=r.random() < 0.3,
-        disk_full=sometimes(2),
-        disk_stalls=sometimes(2),
-        disk_errors=sometimes(1),
+        disk_full=disk_full,
+        disk_stalls=_sometimes(r, 2),
+        disk_errors=_sometimes(r, 1),
         type_changes=r.random() < 0.4,
         pauses=r.random() < 0.4,
     )
+
+
+def _sometimes(r: Random, most: int) -> int:
+    return r.randint(1, most) if r.random() < 0.4 else 0
 
 
 def _type(r: Random, name: str) -> TimerType:

@@ -155,9 +155,13 @@ class Targets:
         ok = [Said("ok")] * len(sent)
         if r.random() >= habits.mixed:
             plain = [
-                Answer(204), Answer(200, JSON), Answer(200, JSON, b"{}"), Answer(200, {"content-type": "text/html"}, b"<p>"),
-                Answer(200, JSON, b'{"results":[]}'), Answer(202, JSON, b'{"batchItemFailures":[]}'),
-            ]  # fmt: skip
+                Answer(204),
+                Answer(200, JSON),
+                Answer(200, JSON, b"{}"),
+                Answer(200, {"content-type": "text/html"}, b"<p>"),
+                Answer(200, JSON, b'{"results":[]}'),
+                Answer(202, JSON, b'{"batchItemFailures":[]}'),
+            ]
             return r.choice(plain), ok
         if r.random() < 0.2 and not self.healthy:
             failed = [r.random() < 0.3 for _ in sent]

@@ -121,7 +121,6 @@ class Client:
         return LONG_ID if number == 3 else f"t{number}"
 
     def _item(self, type: str, *, fresh: bool) -> Item:
-        r = self._random
         if fresh:
             self._fresh += 1
         id = f"c{self._number}/{self._fresh}" if fresh else self._id()

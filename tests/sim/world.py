@@ -11,6 +11,7 @@ that it shows must be what the ledger has.
 import asyncio
 import gc
 import hashlib
+import traceback
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import lru_cache, partial
@@ -45,7 +46,8 @@ DIRECTORY: Final = Path("/data")
 CALL_S: Final = 120.0  # a call that takes longer than this has been forgotten
 HEAL_S: Final = 900.0  # by then, with healthy targets, nothing may be left that is due
 NEAR_MS: Final = 130_000  # what is due within this of the end is waited for
-SUPPORTED_SEGMENT: Final = 64 << 10  # promise 9 is held to what `--segment-bytes` allows
+
+_KNOBS: Final = ((upkeep, "LOOK_BYTES"), (shard, "SLICE_TIMERS"), (upkeep, "SLICE_TIMERS"))  # constants of the product
 
 _table: Callable[[int], RingTable] = lru_cache(lambda shards: build_table(range(shards)))
 
@@ -128,8 +130,10 @@ class World:
             return nothing
         task = process.begin(ask(node))
         self._calls += 1
-        await asyncio.wait([task], timeout=CALL_S)
-        self._calls -= 1
+        try:
+            await asyncio.wait([task], timeout=CALL_S)
+        finally:
+            self._calls -= 1
         if not task.done():
             raise Violation(f"a call has not returned within {CALL_S} s: {task}")
         if task.cancelled() or not process.alive:
@@ -402,8 +406,8 @@ class World:
         for type in self.swarm.types:
             if type.name not in self.node_types():
                 self.checker.typed(type)
-                await self.call(lambda node, type=type: node.put_type(type, True, None))
-            await self.call(lambda node, type=type: node.set_type_state(type.name, "active", None))
+                await self.call(partial(_put_type, type=type))
+            await self.call(partial(_resume, name=type.name))
             self.checker.disturb(type.name)
 
     async def _settle(self) -> None:
@@ -424,7 +428,7 @@ class World:
             await asyncio.sleep(2.0)
             for name, type in list(self.node_types().items()):
                 if type.state == "paused":  # a 410 from before may have been under way
-                    await self.call(lambda node, name=name: node.set_type_state(name, "active", None))
+                    await self.call(partial(_resume, name=name))
         await asyncio.sleep(1.0)
         self.checker.settled_all()
 
@@ -434,7 +438,7 @@ class World:
         tally = await self.call(lambda node: node.tally())
         if tally is not None:
             segment = self.swarm.segment_bytes
-            self.checker.tallied(tally, before, segment, judge_disk=segment >= SUPPORTED_SEGMENT)
+            self.checker.tallied(tally, before, segment, judge_disk=not self.swarm.slices)
             self.counts["audits"] += 1
 
     async def _list_all(self) -> None:
@@ -457,6 +461,14 @@ class World:
             self._show(line)
 
 
+async def _put_type(node: Node, type: TimerType) -> Any:
+    return await node.put_type(type, True, None)
+
+
+async def _resume(node: Node, name: str) -> Any:
+    return await node.set_type_state(name, "active", None)
+
+
 async def _page(node: Node, token: str | None) -> Any:
     return await node.list(Filter(), 1000, token)
 
@@ -471,22 +483,23 @@ def run(seed: int, show: Callable[[str], None] | None = None) -> Report:
     asyncio.set_event_loop(loop)
     try:
         world = World(seed, loop, show)
-        knobs = (upkeep.LOOK_BYTES, shard.SLICE_TIMERS, upkeep.SLICE_TIMERS)
-        upkeep.LOOK_BYTES = world.swarm.look_bytes
-        shard.SLICE_TIMERS = upkeep.SLICE_TIMERS = world.swarm.slice_timers
+        usual = [(module, name, getattr(module, name)) for module, name in _KNOBS]
+        for (module, name), value in zip(
+            _KNOBS, (world.swarm.look_bytes, *[world.swarm.slice_timers] * 2), strict=True
+        ):
+            setattr(module, name, value)
         failure: str | None = None
         try:
             loop.run_until_complete(world.run())
         except Exception as error:
             failure = f"{type(error).__name__}: {error}"
             if show is not None:
-                import traceback
-
                 show("".join(traceback.format_exception(error)))
         finally:
             report = world.report(failure)
             loop.run_until_complete(world.sweep())
-            upkeep.LOOK_BYTES, shard.SLICE_TIMERS, upkeep.SLICE_TIMERS = knobs
+            for module, name, value in usual:
+                setattr(module, name, value)
         return report
     finally:
         asyncio.set_event_loop(None)
