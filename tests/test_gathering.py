@@ -41,6 +41,8 @@ async def test_a_gathering_ends_with_the_last_answer():
 
 
 async def test_an_answer_to_a_caller_who_has_gone_is_no_error():
-    gathering = Gathering(1)
+    done = []
+    gathering = Gathering(1, lambda: done.append(True))
     gathering.future.cancel()
     gathering.token(0)("late")
+    assert done == [True]

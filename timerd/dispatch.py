@@ -200,7 +200,7 @@ class Dispatch:
             error=answer.error,
             detail=answer.detail,
         )
-        outcome = self._store_payloads(batch.batch_no, outcome)
+        outcome = self._store_payloads(batch, outcome)
         self._dispatcher.answered(now, batch.batch_no, outcome, self._random())
         self._pump(now)
 
@@ -226,25 +226,32 @@ class Dispatch:
             self._runner.send(shard, message)
             await future
 
-    def _store_payloads(self, batch_no: int, outcome: Outcome) -> Outcome:
-        """Put large payloads of re-arms apart; one that the disk has no room for is a retry."""
+    def _store_payloads(self, batch: Batch, outcome: Outcome) -> Outcome:
+        """Put large payloads of re-arms apart; those that the disk has no room for are retries.
+
+        A re-arm inherits its timer's room, so only what a payload has grown by asks for more.
+        """
         if not isinstance(outcome, Accepted):
             return outcome
-        rearmed = [(id, r.payload) for id, r in outcome.results.items() if isinstance(r.payload, bytes)]
-        if not rearmed:
+        given = [(id, r.payload) for id, r in outcome.results.items() if isinstance(r.payload, bytes)]
+        if not given:
             return outcome
+        inline = {t.id: len(t.payload) for t in batch.timers if isinstance(t.payload, bytes)}
+        large = [(id, payload) for id, payload in given if len(payload) > INLINE_PAYLOAD_BYTES]
+        body_bytes = sum(len(payload) for _, payload in large)
+        grown = body_bytes + sum(
+            max(0, len(payload) - inline.get(id, 0)) for id, payload in given if len(payload) <= INLINE_PAYLOAD_BYTES
+        )
         results = dict(outcome.results)
-        if not self._log.grant(sum(len(payload) for _, payload in rearmed), self._upkeep.reserve_bytes()):
-            for id, _ in rearmed:
+        if grown and not self._log.grant(grown, self._upkeep.reserve_bytes(), body_bytes):
+            for id, _ in given:
                 results[id] = ItemResult("retry", error="re-arm: the disk has no room for its payload")
-            return Accepted(results, outcome.unnamed)
-        large = [(id, payload) for id, payload in rearmed if len(payload) > INLINE_PAYLOAD_BYTES]
-        if large:
+        elif large:
             places = self._log.place_bodies(large)
             for (id, _), place in zip(large, places, strict=True):
                 results[id] = msgspec.structs.replace(results[id], payload=place)
-            self._placed[batch_no] = Counter(place.segment for place in places)
-            self._upkeep.placing.update(self._placed[batch_no])
+            self._placed[batch.batch_no] = Counter(place.segment for place in places)
+            self._upkeep.placing.update(self._placed[batch.batch_no])
         return Accepted(results, outcome.unnamed)
 
     @staticmethod

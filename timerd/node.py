@@ -153,16 +153,15 @@ class Node:
             return refused
         parts = split_arm(self._table, timers, conditions)
         size = sum(part.bytes for part in parts)
-        if refused := self._full(size, [(part.shard, part.bytes) for part in parts]):
+        large = _large_payloads(timers) if size > INLINE_PAYLOAD_BYTES else []
+        body_bytes = sum(len(payload) for _, payload in large)
+        if refused := self._full(size, [(part.shard, part.bytes) for part in parts], body_bytes):
             return refused
-        placed = self._place_bodies(timers) if size > INLINE_PAYLOAD_BYTES else None
-        gathering = Gathering(len(parts))
+        gathering = Gathering(len(parts), self._place_bodies(large) if large else None)
         for index, part in enumerate(parts):
             message = part.message(gathering.token(index), conditions is not None, want_results)
             self._runner.send(part.shard, message, part.bytes)
         answers = await gathering.future
-        if placed:
-            self._upkeep.placing.subtract(placed)
         return merge_arm(parts, answers, len(timers))
 
     async def cancel(self, ids: list[str], expires_at: int | None) -> list[CancelResult] | Refused:
@@ -365,32 +364,25 @@ class Node:
             return Refused("expired", "the request was accepted later than Timerd-Expires allows; nothing was done")
         return None
 
-    def _full(self, size: int, sizes: Sequence[tuple[int, int]]) -> Refused | None:
+    def _full(self, size: int, sizes: Sequence[tuple[int, int]], body_bytes: int = 0) -> Refused | None:
         """Log and inbox room for a whole request, or why not."""
         if not self._runner.has_room(sizes):
             return self._overloaded()
-        if not self._log.grant(size, self._upkeep.reserve_bytes()):
+        if not self._log.grant(size, self._upkeep.reserve_bytes(), body_bytes):
             return Refused("storage-full", "the disk has no room for more timers; due timers go on firing")
         return None
 
     def _overloaded(self) -> Refused:
         return Refused("overloaded", "more is being asked than can be stored in a second", retry_after_s=1)
 
-    def _place_bodies(self, timers: Sequence[Timer]) -> Counter[int]:
-        """Put large payloads apart; returns the segments that must stay until the shards have stepped the arm."""
-        large = [
-            (timer, timer.payload)
-            for timer in timers
-            if isinstance(timer.payload, bytes) and len(timer.payload) > INLINE_PAYLOAD_BYTES
-        ]
-        if not large:
-            return Counter()
+    def _place_bodies(self, large: Sequence[tuple[Timer, bytes]]) -> Callable[[], None]:
+        """Put large payloads apart. Their segments must stay until what is returned is called: the arm is stepped."""
         places = self._log.place_bodies([(timer.id, payload) for timer, payload in large])
         for (timer, _), place in zip(large, places, strict=True):
             timer.payload = place
         segments = Counter(place.segment for place in places)
         self._upkeep.placing.update(segments)
-        return segments
+        return partial(self._upkeep.placing.subtract, segments)
 
     async def _with_bodies(self, views: Sequence[TimerView]) -> list[TimerView]:
         """The views with payloads read where they lie apart."""
@@ -443,6 +435,14 @@ class Node:
     async def list(self, filter: Filter, page_size: int, page_token: str | None) -> tuple[Views, str | None] | Refused:
         """A page of timers in the order of (slot, id): stable whatever fires meanwhile."""
         return await self._pages(page_size, page_token, lambda after, token: List(filter, after, page_size, token))
+
+
+def _large_payloads(timers: Sequence[Timer]) -> list[tuple[Timer, bytes]]:
+    return [
+        (timer, timer.payload)
+        for timer in timers
+        if isinstance(timer.payload, bytes) and len(timer.payload) > INLINE_PAYLOAD_BYTES
+    ]
 
 
 def _page_token(after: tuple[int, str]) -> str:

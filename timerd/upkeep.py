@@ -22,6 +22,7 @@ from timerd.ports import BodySegment, Log
 from timerd.runner import Runner
 
 SLOT_BYTES = 3  # of a slot's number in a slice
+MOVED_BYTES = 320  # what a moved body takes in a frame, its id among it
 BODY_FACTOR = 2.5  # body segments may take this much of the live bodies before live ones are copied forward
 LOOK_BYTES = 32_768  # appended before the log is looked at again: what a look costs is shared by some hundred timers
 
@@ -40,6 +41,8 @@ class Upkeep:
         self._fail = fail
         self._low = False
         self._unseen_bytes = 0
+        self._reserve_spent = 0  # slices written on the reserve since a segment was last freed
+        self._unmovable: set[int] = set()  # body segments that hold a live body whose head is damaged
         self._slice_bytes = 1 << 18
         self._task: asyncio.Task[None] | None = None
 
@@ -74,9 +77,10 @@ class Upkeep:
             self._unseen_bytes = 0
 
     async def _guarded(self, work: Callable[[], Any]) -> None:
-        """Then look again: `_unseen_bytes` still says that there is something to see."""
+        """Then look again, unless nothing came of it: `_unseen_bytes` still says that there is something to see."""
         try:
-            await work()
+            if await work() is False:
+                self._unseen_bytes = 0
         except Exception as error:
             self._fail(error)
         self._runner.ring()
@@ -96,18 +100,23 @@ class Upkeep:
             if (last := oldest.last_lsns.get(shard.id)) is not None and (pinned := shard.pinned(last))
         }
         if not pinning:
+            self._reserve_spent = 0
             needed = {shard.id: shard.needed_lsn() for shard in self._shards()}
             return lambda: self._log.trim(needed)
         pinned_bytes = max(1, checkpoint * sum(pinning.values()) // SLOTS)
         state = LogState(usage.frame_bytes, usage.segment_bytes, checkpoint + self.reserve_bytes(), pinned_bytes)
         pressing = is_pressing(state)
         self._runner.turn_bytes = TURN_BYTES_PRESSED // len(self._runner.shards) if pressing else TURN_BYTES_MAX
+        if pressing and self._low and self._reserve_spent + pinned_bytes > usage.segment_bytes:
+            return None  # it would take more than the one segment that is kept for this, and free no more
         if pressing:
             timers = max(1, sum(shard.state.timers for shard in self._shards()))
             self._slice_bytes = max(4096, checkpoint * min(SLICE_TIMERS, timers) // timers)
             # The shard with most to write first; they come out level.
             shards = sorted(pinning, key=lambda id: -pinning[id])
-            for n in range(slices_for(appended, self._slice_bytes)):
+            count = slices_for(appended, self._slice_bytes)
+            self._reserve_spent += count * self._slice_bytes if self._low else 0
+            for n in range(count):
                 self._runner.send(shards[n % len(shards)], Slice())
         return None
 
@@ -130,6 +139,8 @@ class Upkeep:
         live = {s.number: self._live_body_bytes(s.number) for s in sealed}
         if dead := [number for number, bytes in live.items() if not bytes]:
             return lambda: self._drop(dead)
+        if self._low:
+            return None  # copies take room until what they are copies of is dropped
         largest = max(s.bytes for s in sealed)
         over = self._log.usage().body_bytes - BODY_FACTOR * self._live_body_bytes() - largest
         if over <= 0:
@@ -137,26 +148,34 @@ class Upkeep:
         chosen: list[BodySegment] = []
         copied = 0
         for segment in sorted(sealed, key=lambda s: live[s.number] / max(1, s.bytes)):
-            if over <= 0 or copied >= largest:  # copies take room until what they are copies of is dropped
+            if over <= 0 or copied >= largest:
                 break
+            if segment.number in self._unmovable:
+                continue
             chosen.append(segment)
             copied += live[segment.number]
             over -= segment.bytes - live[segment.number]
-        return lambda: self._relocate(chosen)
+        return (lambda: self._relocate(chosen)) if chosen else None
 
     async def _drop(self, segments: Sequence[int]) -> None:
         for segment in segments:
             await self._log.drop_bodies(segment)
 
-    async def _relocate(self, segments: Sequence[BodySegment]) -> None:
+    async def _relocate(self, segments: Sequence[BodySegment]) -> bool:
         """Copy live bodies forward; the segments are dropped by a later look, when nothing in them is live.
 
-        All shards are asked at once: bodies arrive as fast as turns are made, and turns are what asking costs.
+        All shards are asked at once: bodies arrive as fast as turns are made, and turns are what asking costs. False:
+        not everything could be copied, since the disk has no room.
         """
-        await asyncio.gather(*(self._relocate_one(segment) for segment in segments))
-        log.info("bodies_relocated", segments=[segment.number for segment in segments])
+        complete = all(await asyncio.gather(*(self._relocate_one(segment) for segment in segments)))
+        if complete:
+            self._unmovable.update(s.number for s in segments if self._live_body_bytes(s.number))
+        numbers = [segment.number for segment in segments]
+        log.info("bodies_relocated", segments=numbers, complete=complete)
+        return complete
 
-    async def _relocate_one(self, segment: BodySegment) -> None:
+    async def _relocate_one(self, segment: BodySegment) -> bool:
+        complete = True
         async for bodies in self._log.scan_bodies(segment.number):
             by_shard: dict[int, list[tuple[str, BodyRef]]] = {}
             data = {}
@@ -165,13 +184,19 @@ class Upkeep:
                     data[body.place] = body.data
                     shard = self._table.shards[slot_of(body.id)]
                     by_shard.setdefault(shard, []).append((body.id, body.place))
-            await asyncio.gather(*(self._move(shard, candidates, data) for shard, candidates in by_shard.items()))
+            moves = (self._move(shard, candidates, data) for shard, candidates in by_shard.items())
+            complete = all(await asyncio.gather(*moves)) and complete
+        return complete
 
-    async def _move(self, shard: int, candidates: list[tuple[str, BodyRef]], data: Mapping[BodyRef, bytes]) -> None:
+    async def _move(self, shard: int, candidates: list[tuple[str, BodyRef]], data: Mapping[BodyRef, bytes]) -> bool:
+        """Copy the live ones of a shard's candidates. False: the disk has no room for that."""
         found = await self._ask(shard, partial(FindBodies, candidates))
         live = [(candidates[index], generation) for index, _, generation in found]
         if not live:
-            return
+            return True
+        size = sum(place.length for (_, place), _ in live)
+        if not self._log.grant(size + MOVED_BYTES * len(live), self.reserve_bytes(), size):
+            return False
         places = self._log.place_bodies([(id, data[place]) for (id, place), generation in live])
         moves = [(id, generation, old, new) for ((id, old), generation), new in zip(live, places, strict=True)]
         segments = Counter(place.segment for place in places)
@@ -180,6 +205,7 @@ class Upkeep:
             await self._ask(shard, partial(Relocate, moves))
         finally:
             self.placing.subtract(segments)
+        return True
 
     async def _ask(self, shard: int, message: Callable[[Any], Any]) -> Any:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
