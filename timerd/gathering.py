@@ -5,14 +5,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from timerd.engine.message import Arm, ArmDone, ArmResult, Condition
-from timerd.engine.ring import RingTable, slot_of
+from timerd.engine.ring import RingTable, slots_of
 from timerd.engine.timer import Timer
 
 
 class Gathering:
     """A future for the answers to a number of questions, in the order in which they were asked."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, then: Callable[[], None] | None = None) -> None:
+        """`then` is called when all have been answered, also when nobody waits for that any more."""
+        self._then = then
         self._values: list[Any] = [None] * count
         self._left = count
         self.future: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
@@ -23,8 +25,11 @@ class Gathering:
         def answered(value: Any) -> None:
             self._values[index] = value
             self._left -= 1
-            if not self._left and not self.future.done():
-                self.future.set_result(self._values)
+            if not self._left:
+                if self._then is not None:
+                    self._then()
+                if not self.future.done():
+                    self.future.set_result(self._values)
 
         return answered
 
@@ -34,12 +39,14 @@ class ArmPart:
 
     __slots__ = ("bytes", "conditions", "indexes", "shard", "timers")
 
-    def __init__(self, shard: int) -> None:
+    def __init__(self, shard: int, timers: list[Timer], conditions: list[Condition], indexes: Sequence[int]) -> None:
         self.shard = shard
-        self.timers: list[Timer] = []
-        self.conditions: list[Condition] = []
-        self.indexes: list[int] = []
-        self.bytes = 0
+        self.timers = timers
+        self.conditions = conditions
+        self.indexes = indexes
+        ids = len("".join([timer.id for timer in timers]))
+        payloads = sum([len(timer.payload) for timer in timers if timer.payload.__class__ is bytes])  # type: ignore[arg-type]
+        self.bytes = ARM_BYTES * len(timers) + ids + payloads
 
     def message(self, token: Any, conditional: bool, want_results: bool) -> Arm:
         return Arm(self.timers, token, self.conditions if conditional else None, want_results)
@@ -51,21 +58,22 @@ ARM_BYTES = 48  # what a timer takes in a frame beside its id, type and payload
 def split_arm(table: RingTable, timers: Sequence[Timer], conditions: Sequence[Condition] | None) -> list[ArmPart]:
     """The parts of an arm, by shard."""
     owners = table.shards
-    parts: dict[int, ArmPart] = {}
-    for index, timer in enumerate(timers):
-        shard = owners[slot_of(timer.id)]
-        part = parts.get(shard)
-        if part is None:
-            part = parts[shard] = ArmPart(shard)
-        part.timers.append(timer)
-        part.indexes.append(index)
-        payload = timer.payload
-        part.bytes += ARM_BYTES + len(timer.id)
-        if payload.__class__ is bytes:
-            part.bytes += len(payload)
-        if conditions is not None:
-            part.conditions.append(conditions[index])
-    return list(parts.values())
+    by_shard: dict[int, list[int]] = {}
+    for index, slot in enumerate(slots_of([timer.id for timer in timers])):
+        indexes = by_shard.get(owners[slot])
+        if indexes is not None:
+            indexes.append(index)
+        else:
+            by_shard[owners[slot]] = [index]
+    return [
+        ArmPart(
+            shard,
+            [timers[index] for index in indexes],
+            [] if conditions is None else [conditions[index] for index in indexes],
+            indexes,
+        )
+        for shard, indexes in by_shard.items()
+    ]
 
 
 def merge_arm(parts: Sequence[ArmPart], answers: Sequence[ArmDone], count: int) -> ArmDone:
