@@ -37,19 +37,21 @@ class Gathering:
 class ArmPart:
     """What one shard gets of an arm."""
 
-    __slots__ = ("bytes", "conditions", "indexes", "shard", "timers")
+    __slots__ = ("bytes", "conditions", "indexes", "shard", "slots", "timers")
 
-    def __init__(self, shard: int, timers: list[Timer], conditions: list[Condition], indexes: Sequence[int]) -> None:
+    def __init__(self, shard: int, indexes: list[int], timers: Sequence[Timer], slots: Sequence[int]) -> None:
+        """`indexes`: which of the request's timers, and of their slots, are this shard's."""
         self.shard = shard
-        self.timers = timers
-        self.conditions = conditions
         self.indexes = indexes
-        ids = len("".join([timer.id for timer in timers]))
-        payloads = sum([len(timer.payload) for timer in timers if timer.payload.__class__ is bytes])  # type: ignore[arg-type]
-        self.bytes = ARM_BYTES * len(timers) + ids + payloads
+        self.timers = [timers[index] for index in indexes]
+        self.slots = [slots[index] for index in indexes]
+        self.conditions: list[Condition] | None = None
+        ids = len("".join([timer.id for timer in self.timers]))
+        payloads = [p for timer in self.timers if (p := timer.payload).__class__ is bytes]
+        self.bytes = ARM_BYTES * len(indexes) + ids + sum([len(payload) for payload in payloads])
 
-    def message(self, token: Any, conditional: bool, want_results: bool) -> Arm:
-        return Arm(self.timers, token, self.conditions if conditional else None, want_results)
+    def message(self, token: Any, want_results: bool) -> Arm:
+        return Arm(self.timers, token, self.conditions, want_results, self.slots)
 
 
 ARM_BYTES = 48  # what a timer takes in a frame beside its id, type and payload
@@ -58,22 +60,19 @@ ARM_BYTES = 48  # what a timer takes in a frame beside its id, type and payload
 def split_arm(table: RingTable, timers: Sequence[Timer], conditions: Sequence[Condition] | None) -> list[ArmPart]:
     """The parts of an arm, by shard."""
     owners = table.shards
+    slots = slots_of([timer.id for timer in timers])
     by_shard: dict[int, list[int]] = {}
-    for index, slot in enumerate(slots_of([timer.id for timer in timers])):
+    for index, slot in enumerate(slots):
         indexes = by_shard.get(owners[slot])
         if indexes is not None:
             indexes.append(index)
         else:
             by_shard[owners[slot]] = [index]
-    return [
-        ArmPart(
-            shard,
-            [timers[index] for index in indexes],
-            [] if conditions is None else [conditions[index] for index in indexes],
-            indexes,
-        )
-        for shard, indexes in by_shard.items()
-    ]
+    parts = [ArmPart(shard, indexes, timers, slots) for shard, indexes in by_shard.items()]
+    if conditions is not None:
+        for part in parts:
+            part.conditions = [conditions[index] for index in part.indexes]
+    return parts
 
 
 def merge_arm(parts: Sequence[ArmPart], answers: Sequence[ArmDone], count: int) -> ArmDone:

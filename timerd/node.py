@@ -159,7 +159,7 @@ class Node:
             return refused
         gathering = Gathering(len(parts), self._place_bodies(large) if large else None)
         for index, part in enumerate(parts):
-            message = part.message(gathering.token(index), conditions is not None, want_results)
+            message = part.message(gathering.token(index), want_results)
             self._runner.send(part.shard, message, part.bytes)
         answers = await gathering.future
         return merge_arm(parts, answers, len(timers))

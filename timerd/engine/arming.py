@@ -22,14 +22,20 @@ def arm(draft: Draft, message: Arm) -> None:
     slots = state.slots
     conditions = message.conditions
     timers = message.timers
-    results: list[ArmResult] | None = [] if message.want_results else None
     ids = [timer.id for timer in timers]
     repeats = len(set(ids)) != len(ids)
+    id_slots = message.slots or slots_of(ids)
+    if conditions is None and not repeats:
+        olds = [slots[slot].get(id) for slot, id in zip(id_slots, ids, strict=True)]  # type: ignore[union-attr]
+        if olds.count(None) == len(olds):
+            _create(draft, message, id_slots)
+            return
+    results: list[ArmResult] | None = [] if message.want_results else None
     armed: list[Timer] = []
     seen: set[str] = set()
     armed_count = conflicts = 0
     generation = draft.next_generation()
-    for index, (timer, slot) in enumerate(zip(timers, slots_of(ids), strict=True)):
+    for index, (timer, slot) in enumerate(zip(timers, id_slots, strict=True)):
         if repeats:
             if timer.id in seen:
                 if armed:
@@ -66,6 +72,16 @@ def arm(draft: Draft, message: Arm) -> None:
     if armed:
         draft.write(Armed(armed))
     draft.reply(message.token, ArmDone(armed_count, conflicts, results))
+
+
+def _create(draft: Draft, message: Arm, id_slots: list[int]) -> None:
+    """Arm timers of whose ids nothing is there: the plain way, without a decision for each."""
+    timers = message.timers
+    for generation, timer in enumerate(timers, draft.next_generation()):
+        timer.generation = generation
+    draft.write(Armed(timers), id_slots)
+    results = [ArmResult("created", t.generation, t.fire_at) for t in timers] if message.want_results else None
+    draft.reply(message.token, ArmDone(len(timers), 0, results))
 
 
 def is_unchanged(old: Timer, new: Timer) -> bool:

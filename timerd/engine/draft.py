@@ -27,9 +27,9 @@ class Draft:
         self.flights: dict[int, list[Timer]] = {}  # batch_no -> what this shard handed out for it
         self.slices_wanted = 0
 
-    def write(self, record: Record) -> None:
-        """Let the record be so, and part of the turn's frame."""
-        self.state.apply(record)
+    def write(self, record: Record, id_slots: list[int] | None = None) -> None:
+        """Let the record be so, and part of the turn's frame. `id_slots`: see State.apply."""
+        self.state.apply(record, id_slots)
         self.records.append(record)
 
     def apply_unwritten(self, record: Record) -> None:

@@ -75,9 +75,9 @@ class DueQueue:
         self._entries += len(timers)
         self._place(timers)
 
-    def discard(self) -> None:
-        """Be told that a timer in here is no longer WAITING or URGENT."""
-        self._stale += 1
+    def discard(self, count: int = 1) -> None:
+        """Be told that so many timers in here are no longer WAITING or URGENT."""
+        self._stale += count
 
     def pop_due(self, count: int) -> list[Timer]:
         """Up to `count` timers whose time has come, soonest first; they are no longer in here."""

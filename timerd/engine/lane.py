@@ -128,13 +128,16 @@ class Lane:
     def end(self, timers: list[Timer]) -> None:
         """Live timers are no more. The caller changes their state right after."""
         self.live -= len(timers)
-        in_flight = 0
+        in_flight = queued = 0
         for timer in timers:
             if timer.state == IN_FLIGHT:
                 in_flight += 1
+            elif timer.state <= URGENT:
+                queued += 1
             else:
                 self.leave(timer)
         self.in_flight -= in_flight
+        self._due.discard(queued)
         self.changed = True
 
     def fill(self, waiting: list[Timer], retrying: list[Timer]) -> None:

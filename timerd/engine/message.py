@@ -29,12 +29,16 @@ class Condition(msgspec.Struct, frozen=True, gc=False):
 
 
 class Arm(msgspec.Struct, frozen=True):
-    """Arm these timers (their `generation` is 0 and is given here). `conditions` is parallel to `timers`, or None."""
+    """Arm these timers (their `generation` is 0 and is given here). `conditions` is parallel to `timers`, or None.
+
+    So are `slots`, the slots of their ids, if whoever split the arm has worked them out: a hash is dear.
+    """
 
     timers: list[Timer]
     token: Token
     conditions: Sequence[Condition] | None = None
     want_results: bool = True
+    slots: list[int] | None = None
 
 
 class ArmResult(msgspec.Struct, array_like=True, gc=False):

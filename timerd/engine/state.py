@@ -95,10 +95,14 @@ class State:
             Closed: self._closed,
         }
 
-    def apply(self, record: Record) -> None:
-        """Let the record be so."""
+    def apply(self, record: Record, id_slots: list[int] | None = None) -> None:
+        """Let the record be so. `id_slots`: the slots of an `Armed`'s timers, where they have been worked out."""
         self.closed = False
-        self._apply[type(record)](record)
+        if id_slots is not None:
+            assert isinstance(record, Armed)
+            self._armed(record, id_slots)
+        else:
+            self._apply[type(record)](record)
 
     def find(self, id: str) -> Timer | None:
         """The current timer of an id of this shard, a dead one included."""
@@ -125,9 +129,9 @@ class State:
 
     # ---- one method a record
 
-    def _armed(self, record: Armed) -> None:
+    def _armed(self, record: Armed, id_slots: list[int] | None = None) -> None:
         timers = record.timers
-        for lane, count in self._enter(timers):
+        for lane, count in self._enter(timers, id_slots):
             lane.totals.armed += count
         self.last = max(self.last, timers[-1].generation)
 
@@ -294,9 +298,9 @@ class State:
 
     # ---- the steps that records are made of
 
-    def _enter(self, timers: list[Timer]) -> list[tuple[Lane, int]]:
+    def _enter(self, timers: list[Timer], id_slots: list[int] | None = None) -> list[tuple[Lane, int]]:
         """Live timers come, WAITING or URGENT; what had their ids is displaced. Says how many came into which lane."""
-        self._place(timers)
+        self._place(timers, id_slots)
         self._count(timers, 1)
         entered = []
         for type, group in _by_type(timers):
@@ -305,23 +309,36 @@ class State:
             entered.append((lane, len(group)))
         return entered
 
-    def _place(self, timers: list[Timer]) -> None:
+    def _place(self, timers: list[Timer], id_slots: list[int] | None = None) -> None:
         slots = self.slots
-        for timer, slot in zip(timers, slots_of([timer.id for timer in timers]), strict=True):
+        displaced: list[Timer] = []
+        for timer, slot in zip(timers, id_slots or slots_of([timer.id for timer in timers]), strict=True):
             by_id = slots[slot]
             id = timer.id
             if id in by_id:  # type: ignore[operator]  # an id of another shard: the caller's fault
-                self._displace(by_id[id])  # type: ignore[index]
+                displaced.append(by_id[id])  # type: ignore[index]
             by_id[id] = timer  # type: ignore[index]
+        if displaced:
+            self._displace(displaced)
 
-    def _displace(self, old: Timer) -> None:
-        """A new generation takes the place of this one."""
-        lane = self.lane(old.type)
-        if old.state == DEAD:
-            lane.totals.purged += 1
-        else:
-            lane.totals.replaced += 1
-        self._leave(old, lane)
+    def _displace(self, olds: list[Timer]) -> None:
+        """New generations have taken the places of these."""
+        for type, group in _by_type(olds):
+            lane = self.lane(type)
+            waiting = [old for old in group if old.state <= URGENT]
+            others = [old for old in group if old.state > URGENT] if len(waiting) < len(group) else []
+            lane.totals.replaced += len(waiting)
+            lane.end(waiting)
+            self._count(waiting, -1)
+            for old in waiting:
+                old.payload = None  # a stale entry of a queue should hold little
+                old.state = GONE
+            for old in others:
+                if old.state == DEAD:
+                    lane.totals.purged += 1
+                else:
+                    lane.totals.replaced += 1
+                self._leave(old, lane)
 
     def _leave(self, old: Timer, lane: Lane) -> None:
         """Not current any more, and not because its delivery ended: if one is open, its id is blocked until then."""
