@@ -114,7 +114,7 @@ class Node:
         """Let open deliveries end and be recorded, then close the shards. False: they took longer than allowed."""
         self.drain()
         drained = await self._dispatch.drain(grace_ms)
-        await self._upkeep.settled()
+        await self._upkeep.settle()
         if drained:
             await self._ask_all(lambda token: Close(token))
         for task in self._tasks:

@@ -40,6 +40,7 @@ class Upkeep:
         self._table = table
         self._fail = fail
         self._low = False
+        self._ending = False
         self._unseen_bytes = 0
         self._reserve_spent = 0  # slices written on the reserve since a segment was last freed
         self._unmovable: set[int] = set()  # body segments that hold a live body whose head is damaged
@@ -56,8 +57,9 @@ class Upkeep:
         completions = sum(shard.state.completion_bytes for shard in self._shards())
         return completions + 2 * self._slice_bytes
 
-    async def settled(self) -> None:
-        """Wait for what is under way (for a clean stop)."""
+    async def settle(self) -> None:
+        """Begin nothing more, and wait for what is under way (for a clean stop: the log is about to be closed)."""
+        self._ending = True
         if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
 
@@ -69,7 +71,7 @@ class Upkeep:
             for shard in self._shards():
                 self._runner.send(shard.id, SetReserve(low))
         self._unseen_bytes += appended
-        if self._unseen_bytes < LOOK_BYTES or (self._task is not None and not self._task.done()):
+        if self._ending or self._unseen_bytes < LOOK_BYTES or (self._task is not None and not self._task.done()):
             return
         if (work := self._log_work(self._unseen_bytes) or self._body_work()) is not None:
             self._task = asyncio.get_running_loop().create_task(self._guarded(work))
