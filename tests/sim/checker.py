@@ -82,8 +82,8 @@ class Checker:
         self._forms: dict[str, list[TimerType]] = {}
         self.calm: dict[str, bool] = {}
         self.dead_kept_all = True
-        self.excused = False
-        """Nothing is judged late for now."""
+        self.excused = 0
+        """Nothing is judged late while this is not 0."""
 
     # ---- what the world tells
 

@@ -104,7 +104,7 @@ class Client:
     async def read_pages(self) -> None:
         """Look at what is soonest, or at a page."""
         r, world = self._random, self._world
-        if r.random() < 0.6:
+        if r.random() < 0.8:
             views = await world.call(lambda node: node.next(None, r.randint(1, 20)))
             world.checker.listed(views or [])
             return

@@ -299,7 +299,7 @@ class World:
         deeds += [self._step_wall] * swarm.wall_steps + [self._suspend] * swarm.suspends
         deeds += [self._fill_disk] * swarm.disk_full + [self._stall_disk] * swarm.disk_stalls
         deeds += [self._break_disk] * swarm.disk_errors + [self._audit] * 4
-        deeds += [self._write_slices] * (12 if swarm.slices else 0)
+        deeds += [self._write_slices] * (10 if swarm.slices else 0)
         deeds += [self._drift] * swarm.drifts
         for name, habits in swarm.habits.items():
             deeds += [partial(self._take_down, name)] * habits.outages
@@ -363,15 +363,20 @@ class World:
         self._pace.stall_s = self._random.choice([0.05, 0.5, 2.0])
         self.counts["disk stalls"] += 1
         self._note("disk stalls")
-        self.checker.excused = True
-        self._loop.call_later(self._random.random() * 4, self._hurry_disk)
+        lasts_s = self._random.random() * 4
+        self._excuse(lasts_s + 3.0)
+        self._loop.call_later(lasts_s, self._hurry_disk)
 
     def _hurry_disk(self) -> None:
         self._pace.stall_s = 0.0
-        self._loop.call_later(3.0, self._judge_again)
+
+    def _excuse(self, lasts_s: float) -> None:
+        """Nothing due in this time is judged late."""
+        self.checker.excused += 1
+        self._loop.call_later(lasts_s, self._judge_again)
 
     def _judge_again(self) -> None:
-        self.checker.excused = False
+        self.checker.excused -= 1
         self.checker.disturb()
 
     async def _break_disk(self) -> None:
@@ -389,8 +394,9 @@ class World:
     async def _write_slices(self) -> None:
         """Checkpoint slices at a moment of no meaning."""
         if self._node is not None:
+            self._excuse(2.0)  # some hundred jobs of a slow disk
             runner = self._node._runner
-            for id in self._random.choices(list(runner.shards), k=self._random.randint(1, 12)):
+            for id in self._random.choices(list(runner.shards), k=self._random.randint(1, 3)):
                 runner.send(id, Slice())
                 self.counts["slices"] += 1
 
