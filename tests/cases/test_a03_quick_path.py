@@ -16,7 +16,7 @@ from tests.support.processor import Processor
 
 HOUR_S = 3600
 MAX_LAG_S = 1.0
-Z_WATCHED_S = sized(60.0, 8.0)
+Z_WATCHED_S = sized(60.0, 7.0)
 
 
 @pytest.mark.slow

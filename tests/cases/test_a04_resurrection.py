@@ -21,7 +21,7 @@ LIVE = 500
 CHURN = sized(50_000, 10_000)
 FAR_S = 60 * 86_400
 MAX_LAG_S = 0.5
-ROUNDS = 3
+ROUNDS = sized(3, 2)
 
 
 @pytest.mark.slow

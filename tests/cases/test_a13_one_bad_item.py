@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cases import outside, receipts, repeated, seeded, stamp
+from tests.support.cases import outside, receipts, repeated, seeded, sized, stamp
 from tests.support.process import Process
 from tests.support.processor import Answer, Delivery, Processor
 
@@ -21,7 +21,7 @@ ATTEMPTS = 4
 MAX_LAG_S = 0.2
 RETRY = {"max_attempts": ATTEMPTS, "min_backoff": "150ms", "max_backoff": "2s", "multiplier": 2, "jitter": 0.1}
 UNRELATED_A_SECOND = 20
-UNRELATED_S = 6
+UNRELATED_S = sized(10, 4)
 
 
 def named(delivery: Delivery) -> Answer:

@@ -15,7 +15,7 @@ from tests.support.cases import outside, seeded, sized
 from tests.support.process import Process
 from tests.support.processor import Processor
 
-ROUNDS = sized(20, 6)
+ROUNDS = sized(20, 4)
 REFUSED_S = 5
 
 
