@@ -1,6 +1,6 @@
 """The application: one door in front of all routes.
 
-Every request passes here first: access, then either the short way (`POST /v1/timers`) or the framework's. Every
+Every request passes here first: access, then either the short way (arms) or the framework's. Every
 answer passes here last: it gets `Timerd-Now`, and what went wrong becomes a problem. Nothing below writes an error to
 the wire by itself, and nothing of an exception's text ever reaches a caller.
 
@@ -49,7 +49,7 @@ class _Door:
         intake = Intake(settings.max_body_bytes, settings.max_bodies_in_progress_bytes)
         items = Items(lambda: service.types, settings.max_horizon_ms, settings.max_payload_bytes)
         self._arms = Arms(service, items, intake)
-        self._surface = _surface(service, items, intake, self._failures)
+        self._surface = _surface(service, intake, self._failures)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -75,7 +75,11 @@ class _Door:
             if path == arms.PATH and method == "POST":
                 if scope["query_string"]:
                     Query(scope["query_string"]).check()
-                await self._arms(headers, scope, receive, answer)
+                await self._arms.post(headers, scope, receive, answer)
+            elif method == "PUT" and (segment := arms.id_segment(path)) is not None:
+                if scope["query_string"]:
+                    Query(scope["query_string"]).check()
+                await self._arms.put(segment, headers, receive, answer)
             else:
                 seen = {**scope, "path": path.decode("latin-1"), "method": "GET" if method == "HEAD" else method}
                 await self._surface(seen, receive, answer)
@@ -124,12 +128,12 @@ def _internal() -> Problem:
     return Problem(INTERNAL_ERROR, "the request failed; the server's log says why")
 
 
-def _surface(service: Service, items: Items, intake: Intake, failures: _Failures) -> FastAPI:
+def _surface(service: Service, intake: Intake, failures: _Failures) -> FastAPI:
     """All routes but the short way, under FastAPI. It makes no contract of its own and redirects nothing."""
     document = openapi.document()
     contract, page = openapi.encoded(), contract_page.render(document)
     app = FastAPI(title="timerd", openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
-    timers.add_routes(app.router, service, items, intake)
+    timers.add_routes(app.router, service, intake)
     types.add_routes(app.router, service, intake)
     dead_letters.add_routes(app.router, service, intake)
     operations.add_routes(app.router, service)
@@ -170,7 +174,8 @@ def _surface(service: Service, items: Items, intake: Intake, failures: _Failures
 
 def _methods(app: FastAPI, scope: Scope) -> set[str]:
     """The methods that the path of this request knows, the short way's included."""
-    short = {"POST"} if scope["path"].encode("latin-1") == arms.PATH else set()
+    path = scope["path"].encode("latin-1")
+    short = {"POST"} if path == arms.PATH else {"PUT"} if arms.id_segment(path) is not None else set()
     return short | {
         method
         for route in app.routes

@@ -1,9 +1,11 @@
-"""Arms: `POST /v1/timers`, the call that everything else waits for. Plain ASGI, without the framework's way there.
+"""Arms: `POST /v1/timers` and `PUT /v1/timers/{id}`, the calls that everything else waits for.
 
-It knows the wire and the clock. It does not know what becomes of the timers: it hands them on all together and writes
-down what it is told. The same `results` serve the arms of a single timer elsewhere.
+Plain ASGI, without the framework's way there, which costs as much as all the rest of an arm of one. It knows the wire
+and the clock. It does not know what becomes of the timers: it hands them on all together and writes down what it is
+told.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -12,16 +14,19 @@ from msgspec import UNSET
 from starlette.types import Receive, Scope, Send
 
 from timerd.engine.instant import format_instant
-from timerd.engine.message import ArmResult
+from timerd.engine.message import ArmResult, Condition
 from timerd.engine.timer import Timer
-from timerd_api.body import JSON, MSGPACK, Intake, is_packed, wants_msgpack
+from timerd_api.body import JSON, MSGPACK, Form, Intake, is_packed, wants_msgpack
 from timerd_api.items import Items
-from timerd_api.problem import granted
-from timerd_api.schema import ArmAnswer, ArmResultItem
+from timerd_api.problem import GENERATION_MISMATCH, Fault, Problem, faulty, granted
+from timerd_api.schema import ArmAnswer, ArmBody, ArmResultItem
 from timerd_api.service import Service
-from timerd_api.values import expires_at, prefers_minimal
+from timerd_api.values import expires_at, if_generation, path_id, prefers_minimal
 
 PATH: Final = b"/v1/timers"
+_ONE: Final = re.compile(rb"/v1/timers/([^/]+)")
+_BODY: Final = Form(ArmBody)
+_NO_CONDITION: Final = Condition()
 _JSON: Final = (b"content-type", JSON.encode())
 _MSGPACK: Final = (b"content-type", MSGPACK.encode())
 _MINIMAL: Final = (b"preference-applied", b"return=minimal")
@@ -43,8 +48,14 @@ def result_items(timers: Sequence[Timer], results: Sequence[ArmResult]) -> list[
     return [result_item(timer.id, result) for timer, result in zip(timers, results, strict=True)]
 
 
+def id_segment(path: bytes) -> bytes | None:
+    """The last segment of the path of a single timer, as it was sent; None for any other path."""
+    found = _ONE.fullmatch(path)
+    return found[1] if found else None
+
+
 class Arms:
-    """The ASGI application behind `POST /v1/timers`. Raises Problem."""
+    """What answers arms, of many and of one. Raises Problem."""
 
     def __init__(self, service: Service, items: Items, intake: Intake) -> None:
         self._service = service
@@ -53,7 +64,8 @@ class Arms:
         self._json = msgspec.json.Encoder()
         self._msgpack = msgspec.msgpack.Encoder()
 
-    async def __call__(self, headers: Mapping[bytes, bytes], scope: Scope, receive: Receive, send: Send) -> None:
+    async def post(self, headers: Mapping[bytes, bytes], scope: Scope, receive: Receive, send: Send) -> None:
+        """`POST /v1/timers`."""
         expiry = expires_at(headers)
         packed = is_packed(headers)
         minimal = b"prefer" in headers and prefers_minimal(scope["headers"])
@@ -66,13 +78,43 @@ class Arms:
         answer = ArmAnswer(format_instant(self._service.clock.now().wall_ms), done.armed, done.conflicts)
         if not minimal and done.results is not None:
             answer.results = result_items(timers, done.results)
+        await self._send(headers, send, 200, answer, [_MINIMAL] if minimal else [])
+
+    async def put(self, segment: bytes, headers: Mapping[bytes, bytes], receive: Receive, send: Send) -> None:
+        """`PUT /v1/timers/{id}`."""
+        id = path_id(segment.decode("latin-1"))
+        expiry, packed, wanted = expires_at(headers), is_packed(headers), if_generation(headers)
+        body = await self._intake.read(headers, receive)
+        try:
+            item = _BODY.read(body, packed)
+            if wanted is not None and item.if_generation is not UNSET:
+                raise faulty([Fault("/if_generation", "can't be given together with If-Match or If-None-Match")])
+            timer = self._items.one(id, item, packed, self._service.clock.now())
+            condition = Condition(item.mode, wanted if item.if_generation is UNSET else item.if_generation)
+            conditions = None if condition == _NO_CONDITION else [condition]
+            done = granted(await self._service.arm([timer], conditions, True, expiry))
+        finally:
+            self._intake.release(body)
+        assert done.results is not None, "results were asked for"
+        result = done.results[0]
+        if result.status == "conflict" and wanted is not None:
+            raise Problem(GENERATION_MISMATCH, f"the timer's generation is {result.generation}")
+        status = 201 if result.status == "created" else 200
+        await self._send(headers, send, status, result_item(id, result), [(b"etag", b'"%d"' % result.generation)])
+
+    async def _send(
+        self,
+        headers: Mapping[bytes, bytes],
+        send: Send,
+        status: int,
+        answer: ArmAnswer | ArmResultItem,
+        lines: list[tuple[bytes, bytes]],
+    ) -> None:
         accept = headers.get(b"accept")
         if accept is not None and wants_msgpack(accept):
             data, media_type = self._msgpack.encode(answer), _MSGPACK
         else:
             data, media_type = self._json.encode(answer), _JSON
-        lines = [media_type, (b"content-length", b"%d" % len(data))]
-        if minimal:
-            lines.append(_MINIMAL)
-        await send({"type": "http.response.start", "status": 200, "headers": lines})
+        lines += [media_type, (b"content-length", b"%d" % len(data))]
+        await send({"type": "http.response.start", "status": status, "headers": lines})
         await send({"type": "http.response.body", "body": data})

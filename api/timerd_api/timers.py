@@ -1,4 +1,4 @@
-"""Timers: the routes of single timers, lists and cancels. (`POST /v1/timers` is in `arms`.)
+"""Timers: the routes of single timers, lists and cancels. (Arms are in `arms`.)
 
 They turn requests into calls of the service and its values into answers; every decision is made behind the service.
 """
@@ -7,15 +7,13 @@ from fastapi import APIRouter, Request, Response
 from msgspec import UNSET, Raw
 
 from timerd.engine.instant import format_instant
-from timerd.engine.message import Condition, Filter, TimerView
+from timerd.engine.message import Filter, TimerView
 from timerd_api.arms import result_item
 from timerd_api.body import Form, Intake, answer, is_packed
-from timerd_api.items import Items
-from timerd_api.problem import GENERATION_MISMATCH, TIMER_NOT_FOUND, Fault, Problem, faulty, granted
+from timerd_api.problem import TIMER_NOT_FOUND, Fault, Problem, faulty, granted
 from timerd_api.schema import (
     PAGE_SIZE,
     PAGE_SIZE_MAX,
-    ArmBody,
     CancelAnswer,
     CancelItem,
     CancelRequest,
@@ -25,11 +23,10 @@ from timerd_api.schema import (
     TimerPage,
 )
 from timerd_api.service import Service
-from timerd_api.values import Query, expires_at, id_fault, if_generation, path_id
+from timerd_api.values import Query, expires_at, id_fault, path_id
 
 STATES = ("armed", "due", "in_flight", "retrying", "paused", "dead")
 
-_ARM = Form(ArmBody)
 _CANCEL = Form(CancelRequest)
 _NOTHING = Form(NoBody)
 
@@ -74,7 +71,7 @@ async def read_nothing(request: Request, intake: Intake) -> None:
         _NOTHING.read(body, is_packed(headers))
 
 
-def add_routes(router: APIRouter, service: Service, items: Items, intake: Intake) -> None:
+def add_routes(router: APIRouter, service: Service, intake: Intake) -> None:
     """Add the routes of timers."""
 
     @router.get("/v1/timers")
@@ -137,31 +134,6 @@ def add_routes(router: APIRouter, service: Service, items: Items, intake: Intake
         if view is None:
             raise not_found(id)
         return answer(request, timer_item(view), headers={"ETag": f'"{view.generation}"'})
-
-    @router.put("/v1/timers/{id}")
-    async def put_timer(request: Request) -> Response:
-        Query(request.scope["query_string"]).check()
-        id = path_id(request.path_params["id"])
-        headers = dict(request.scope["headers"])
-        expiry, packed, wanted = expires_at(headers), is_packed(headers), if_generation(headers)
-        body = await intake.read(headers, request.receive)
-        try:
-            item = _ARM.read(body, packed)
-            if wanted is not None and item.if_generation is not UNSET:
-                raise faulty([Fault("/if_generation", "can't be given together with If-Match or If-None-Match")])
-            timer = items.one(id, item, packed, service.clock.now())
-            generation = wanted if item.if_generation is UNSET else item.if_generation
-            condition = Condition(item.mode, generation)
-            conditions = None if condition == Condition() else [condition]
-            done = granted(await service.arm([timer], conditions, True, expiry))
-        finally:
-            intake.release(body)
-        assert done.results is not None, "results were asked for"
-        result = done.results[0]
-        if result.status == "conflict" and wanted is not None:
-            raise Problem(GENERATION_MISMATCH, f"the timer's generation is {result.generation}")
-        status = 201 if result.status == "created" else 200
-        return answer(request, result_item(id, result), status, {"ETag": f'"{result.generation}"'})
 
     @router.delete("/v1/timers/{id}")
     async def delete_timer(request: Request) -> Response:
