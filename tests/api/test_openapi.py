@@ -36,7 +36,9 @@ def test_every_route_is_in_it_and_no_other(service: FakeService) -> None:
     assert isinstance(app, _Door)
     assert isinstance(app._surface, FastAPI)
     routes = {(m.lower(), r.path) for r in app._surface.routes for m in r.methods}  # type: ignore[attr-defined]
-    assert routes | {("post", "/v1/timers"), ("put", "/v1/timers/{id}")} == {(call.method, call.path) for call in openapi.CALLS}
+    assert routes | {("post", "/v1/timers"), ("put", "/v1/timers/{id}")} == {
+        (call.method, call.path) for call in openapi.CALLS
+    }
 
 
 def test_operation_ids_are_unique() -> None:
