@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET
 from starlette.types import Receive, Scope, Send
 
-from timerd.engine.instant import format_instant
+from timerd.engine.instant import format_instant, format_instants
 from timerd.engine.message import ArmResult, Condition
 from timerd.engine.timer import Timer
 from timerd_api.body import JSON, MSGPACK, Form, Intake, is_packed, wants_msgpack
@@ -45,7 +45,17 @@ def result_item(id: str, result: ArmResult) -> ArmResultItem:
 
 
 def result_items(timers: Sequence[Timer], results: Sequence[ArmResult]) -> list[ArmResultItem]:
-    return [result_item(timer.id, result) for timer, result in zip(timers, results, strict=True)]
+    fire_ats = format_instants([result.fire_at for result in results])
+    return [
+        ArmResultItem(
+            timer.id,
+            result.status,  # type: ignore[arg-type]  # the engine's words are the wire's
+            result.generation,
+            fire_at if result.generation else None,
+            UNSET if result.previous_fire_at is None else format_instant(result.previous_fire_at),
+        )
+        for timer, result, fire_at in zip(timers, results, fire_ats, strict=True)
+    ]
 
 
 def id_segment(path: bytes) -> bytes | None:

@@ -31,7 +31,7 @@ from timerd_api.problem import (
     faulty,
     pointer_token,
 )
-from timerd_api.schema import ArmBody, ArmItem, ArmRequest, PlainRequest, RawRequest
+from timerd_api.schema import NO_PAYLOAD, ArmBody, ArmItem, ArmRequest, PlainRequest, RawRequest
 from timerd_api.values import id_fault, ids_are_plain
 
 Wanted = tuple[list[Timer], list[Condition] | None]
@@ -108,16 +108,17 @@ class Items:
         fire_ats = _all_instants([item.fire_at for item in items])
         if fire_ats is None or max(fire_ats) > now.wall_ms + self._horizon_ms:
             return None
+        payloads = [None if item.payload is NO_PAYLOAD else bytes(item.payload) or None for item in items]
         if len(names) == 1:
             name = types[names.pop()].name
             timers = [
-                Timer(at, 0, item.id, name, bytes(item.payload) or None)
-                for at, item in zip(fire_ats, items, strict=True)
+                Timer(at, 0, item.id, name, payload)
+                for at, item, payload in zip(fire_ats, items, payloads, strict=True)
             ]
         else:
             timers = [
-                Timer(at, 0, item.id, types[item.type].name, bytes(item.payload) or None)
-                for at, item in zip(fire_ats, items, strict=True)
+                Timer(at, 0, item.id, types[item.type].name, payload)
+                for at, item, payload in zip(fire_ats, items, payloads, strict=True)
             ]
         if len(body) > self._payload_bytes_max:
             limit = self._payload_bytes_max
