@@ -47,9 +47,14 @@ CALL_S: Final = 120.0  # a call that takes longer than this has been forgotten
 HEAL_S: Final = 900.0  # by then, with healthy targets, nothing may be left that is due
 NEAR_MS: Final = 130_000  # what is due within this of the end is waited for
 
-_KNOBS: Final = ((upkeep, "LOOK_BYTES"), (shard, "SLICE_TIMERS"), (upkeep, "SLICE_TIMERS"))  # constants of the product
+# Constants of the product, and what stands in for a function of it.
+_KNOBS: Final = ((upkeep, "LOOK_BYTES"), (shard, "SLICE_TIMERS"), (upkeep, "SLICE_TIMERS"), (boot, "build_table"))
 
-_table: Callable[[int], RingTable] = lru_cache(lambda shards: build_table(range(shards)))
+
+@lru_cache
+def _table(shards: range) -> RingTable:
+    """It takes longer than the rest of a first start."""
+    return build_table(shards)
 
 
 class Report(NamedTuple):
@@ -86,7 +91,7 @@ class World:
         self._random = Random(f"{seed} world")
         self.clock = SimClock(loop)
         self.ledger = Ledger(self.swarm.shards)
-        table = _table(self.swarm.shards)
+        table = _table(range(self.swarm.shards))
         self.checker = Checker(loop, self.clock, self.ledger, table)
         self.checker.dead_kept_all = self.swarm.dead_kept >= 100_000
         self.checker.calm = {name: habits.calm for name, habits in self.swarm.habits.items()}
@@ -94,7 +99,6 @@ class World:
         self._disk = SimDisk(self.swarm.disk_bytes)
         self._pace = Pace(self.swarm.usual_s)
         self._catalog = MemoryCatalog()
-        self._catalog._ring = table  # made once for all runs: it takes longer than the rest of a first start
         self._settings = Settings(
             node="sim",
             shards=self.swarm.shards,
@@ -490,9 +494,7 @@ def run(seed: int, show: Callable[[str], None] | None = None) -> Report:
     try:
         world = World(seed, loop, show)
         usual = [(module, name, getattr(module, name)) for module, name in _KNOBS]
-        for (module, name), value in zip(
-            _KNOBS, (world.swarm.look_bytes, *[world.swarm.slice_timers] * 2), strict=True
-        ):
+        for (module, name), value in zip(_KNOBS, _values(world.swarm), strict=True):
             setattr(module, name, value)
         failure: str | None = None
         try:
@@ -511,6 +513,10 @@ def run(seed: int, show: Callable[[str], None] | None = None) -> Report:
         asyncio.set_event_loop(None)
         loop.close()
         gc.enable()
+
+
+def _values(swarm: swarms.Swarm) -> tuple[Any, ...]:
+    return swarm.look_bytes, swarm.slice_timers, swarm.slice_timers, _table
 
 
 def _drop(logger: Any, name: str, event: Any) -> Any:
