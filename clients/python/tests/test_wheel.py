@@ -22,7 +22,7 @@ def test_the_wheel_holds_timerd_client_alone(tmp_path: Path) -> None:
         for line in metadata.splitlines()
         if "Requires-Dist" in line
     }
-    assert needs == {"httpx", "msgspec"}
+    assert needs == {"httpx", "msgspec", "sniffio"}
 
 
 def test_it_imports_nothing_else_and_not_the_server() -> None:
