@@ -53,14 +53,24 @@ def processor(
     max_body: int = BODY_BYTES_MAX,
 ) -> App:
     """An ASGI app that hands deliveries to `handler`. With a `path`, all others are 404."""
-    receiver = Receiver(secrets)
+    return _Processor(handler, Receiver(secrets), path, max_body)
 
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+
+class _Processor:
+    """An object, not a function: Starlette and FastAPI take a function that is routed to for one of a request."""
+
+    def __init__(self, handler: Handler, receiver: Receiver, path: str | None, max_body: int) -> None:
+        self._handler = handler
+        self._receiver = receiver
+        self._path = path
+        self._max_body = max_body
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await _lifespan(receive, send)
         elif scope["type"] == "http":
             try:
-                status, headers, body = await answer(scope, receive)
+                status, headers, body = await self._answer(scope, receive)
             except _Gone:
                 return
             fields = [(name.encode(), value.encode()) for name, value in headers.items()]
@@ -73,14 +83,14 @@ def processor(
         else:
             raise NotImplementedError(scope["type"])
 
-    async def answer(scope: Scope, receive: Receive) -> tuple[int, dict[str, str], bytes]:
-        if path is not None and scope["path"] != path:
+    async def _answer(self, scope: Scope, receive: Receive) -> tuple[int, dict[str, str], bytes]:
+        if self._path is not None and scope["path"] != self._path:
             return _text(404, "not found")
         if scope["method"] != "POST":
             status, headers, body = _text(405, "deliveries are POSTed")
             return status, {**headers, "allow": "POST"}, body
         try:
-            batch = receiver.receive(scope["headers"], await _read(scope["headers"], receive, max_body))
+            batch = self._receiver.receive(scope["headers"], await _read(scope["headers"], receive, self._max_body))
         except _TooLarge:
             return _text(413, "the delivery is too large")
         except InvalidSignature as error:
@@ -88,12 +98,10 @@ def processor(
         except InvalidDelivery as error:
             return _text(400, str(error))
         try:
-            return reply(await _handle(handler, batch))
+            return reply(await _handle(self._handler, batch))
         except Exception as error:
             _log.exception("handler failed", extra={"type": batch.type, "batch_id": batch.batch_id})
             return _text(500, f"handler failed: {type(error).__name__}")
-
-    return app
 
 
 async def _handle(handler: Handler, batch: Batch) -> list[ItemResult]:
