@@ -395,9 +395,9 @@ async def test_time_outs_use_up_nothing(deliver: HttpDeliver) -> None:
         assert (await deliver.post(to(good))).status == 200
         before = sockets()
         async with raw_server(hang) as url:
-            answers = await asyncio.gather(*[deliver.post(to(url, timeout_ms=200)) for _ in range(25)])
+            answers = await asyncio.gather(*[deliver.post(to(url, timeout_ms=1_500)) for _ in range(25)])
             secure = url.replace("http:", "https:")
-            answers += await asyncio.gather(*[deliver.post(to(secure, timeout_ms=200)) for _ in range(25)])
+            answers += await asyncio.gather(*[deliver.post(to(secure, timeout_ms=1_500)) for _ in range(25)])
         assert [answer.error for answer in answers] == ["timeout"] * 25 + ["connect"] * 25
         assert (await deliver.post(to(good))).status == 200
         for _ in range(100):

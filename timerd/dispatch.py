@@ -14,7 +14,7 @@ import msgspec
 import structlog
 
 from timerd import __version__
-from timerd.engine.answer import Accepted, Failed, Limits, Outcome, read_answer
+from timerd.engine.answer import Accepted, Failed, Limits, read_answer
 from timerd.engine.batch import Batch, answer_bytes_max, batch_id, encode_body, plain_headers
 from timerd.engine.dispatcher import Dispatcher, PauseType, Post, SendSettle, SendTake
 from timerd.engine.effect import Effect, Ready, Settled, Taken
@@ -28,6 +28,7 @@ from timerd.ports import Clock, Deliver, Log, Request
 from timerd.report import LagWindow
 from timerd.runner import Runner
 from timerd.signing import sign
+from timerd.troubles import Troubles
 from timerd.upkeep import Upkeep
 
 STUCK_MS: Final = 60_000  # batches that could leave and don't for so long are a fault of ours
@@ -70,6 +71,7 @@ class Dispatch:
         self._placed: dict[int, Counter[int]] = {}  # batch_no -> body segments of its answer's re-arms
         self._idle = asyncio.Event()
         self._overdue_since: int | None = None
+        self._troubles = Troubles()
 
     # ---- what the runner calls
 
@@ -83,6 +85,8 @@ class Dispatch:
                 dispatcher.taken(effect)
             elif isinstance(effect, Settled):
                 dispatcher.settled(effect)
+                if effect.buried:
+                    self._troubles.buried(now.boot_ms, effect.type, effect.buried)
                 if effect.batch_no in self._placed and not dispatcher.is_open(effect.batch_no):
                     self._upkeep.placing.subtract(self._placed.pop(effect.batch_no))
         self._pump(now)
@@ -200,7 +204,11 @@ class Dispatch:
             error=answer.error,
             detail=answer.detail,
         )
-        outcome = self._store_payloads(batch, outcome)
+        if isinstance(outcome, Accepted):
+            self._troubles.taken(now.boot_ms, batch.type)
+            outcome = self._store_payloads(batch, outcome)
+        else:
+            self._troubles.failed(now.boot_ms, batch.type, type.url, outcome.error, len(batch.timers))
         self._dispatcher.answered(now, batch.batch_no, outcome, self._random())
         self._pump(now)
 
@@ -226,13 +234,11 @@ class Dispatch:
             self._runner.send(shard, message)
             await future
 
-    def _store_payloads(self, batch: Batch, outcome: Outcome) -> Outcome:
+    def _store_payloads(self, batch: Batch, outcome: Accepted) -> Accepted:
         """Put large payloads of re-arms apart; those that the disk has no room for are retries.
 
         A re-arm inherits its timer's room, so only what a payload has grown by asks for more.
         """
-        if not isinstance(outcome, Accepted):
-            return outcome
         given = [(id, r.payload) for id, r in outcome.results.items() if isinstance(r.payload, bytes)]
         if not given:
             return outcome

@@ -110,6 +110,8 @@ def read_answer(
         return _read_body(now, members, limits, status, body)
     said = _CONTROLS.sub(" ", body[:ERROR_BYTES_MAX].decode(errors="replace")).strip()
     text = clip(f"HTTP {status}: {said}" if said else f"HTTP {status}")
+    if 300 <= status < 400 and (where := _CONTROLS.sub(" ", headers.get("location", "")[:ERROR_BYTES_MAX])):
+        text = clip(f"HTTP {status} to {where}; redirects are not followed")
     if status == 410:
         return Failed(text, gone=True)
     if headers.get("timerd-no-retry", "").strip().lower() == "true":

@@ -43,10 +43,12 @@ class Taken(msgspec.Struct, frozen=True, gc=False):
 
 
 class Settled(msgspec.Struct, frozen=True, gc=False):
-    """This shard's part of batch `batch_no` is settled, and durable."""
+    """This shard's part of batch `batch_no` is settled, and durable. `buried` timers, of `type`, were given up."""
 
     batch_no: int
     shard: int
+    type: str = ""
+    buried: int = 0
 
 
 Effect = Reply | Ready | Taken | Settled

@@ -55,6 +55,7 @@ def settle(draft: Draft, message: Settle) -> None:
     current = [timer for timer in flight if timer.state == IN_FLIGHT]
     superseded = len(flight) - len(current)
     type = flight[0].type if flight else ""
+    dead_before = draft.state.lane(type).totals.dead if flight else 0
     if message.failure is not None:
         if current:
             _fail(draft, type, current, message.failure, message.jitter)
@@ -64,7 +65,8 @@ def settle(draft: Draft, message: Settle) -> None:
         _answer(draft, type, current, message.results or {}, message.jitter, superseded)
     if superseded:
         _unblock(draft, flight)
-    draft.effects.append(Settled(message.batch_no, draft.state.shard))
+    buried = draft.state.lane(type).totals.dead - dead_before if flight else 0
+    draft.effects.append(Settled(message.batch_no, draft.state.shard, type, buried))
 
 
 def _policy(draft: Draft, type: str) -> RetryPolicy:
