@@ -1,6 +1,7 @@
 """From a log to a running node: replay, check, own.
 
-A start either has everything that was acknowledged, or refuses (`CorruptLog`, `WrongShards`, `WrongClock`).
+A start either has everything that was acknowledged, or refuses (`CorruptLog`, `IncompleteDirectory`, `WrongShards`,
+`WrongClock`).
 """
 
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from typing import Final
 import structlog
 
 from timerd.clock import is_believable
-from timerd.engine.errors import CorruptLog
+from timerd.engine.errors import CorruptLog, IncompleteDirectory
 from timerd.engine.now import Now
 from timerd.engine.replay import Replay
 from timerd.engine.ring import RingTable, build_table
@@ -43,8 +44,17 @@ async def start(
     now = clock.now()
     if not is_believable(now):
         raise WrongClock("the wall clock is beyond the year 2200; set it before timerd starts")
-    table = await _ring(settings, catalog)
-    shards = await _recover(settings, table, log_port, now)
+    stored = await catalog.ring()
+    table = _ring(settings, stored)
+    shards = await _recover(settings, stored, table, log_port, now)
+    if stored is not None and not log_port.begun:
+        raise IncompleteDirectory(
+            "the data directory has a catalogue and no log: its timers are gone from here. Put the log files back; "
+            "or, to begin with no timers, take catalog.sqlite away as well"
+        )
+    if stored is None:
+        # Not before the log has its first segment: a catalogue without a log is a log that was lost.
+        await catalog.put_ring(table)
     for shard in shards:
         shard.own(clock.now())
     node = Node(settings, shards, table, await catalog.types(), log_port, catalog, clock, deliver, random)
@@ -52,24 +62,29 @@ async def start(
     return node
 
 
-async def _ring(settings: Settings, catalog: Catalog) -> RingTable:
+def _ring(settings: Settings, stored: RingTable | None) -> RingTable:
     """The table that the data directory began with, or a first one."""
-    table = await catalog.ring()
-    if table is None:
-        table = build_table(range(settings.shards or SHARDS_DEFAULT))
-        await catalog.put_ring(table)
-    elif settings.shards not in (None, len(table.shard_ids)):
+    if stored is None:
+        return build_table(range(settings.shards or SHARDS_DEFAULT))
+    if settings.shards not in (None, len(stored.shard_ids)):
         raise WrongShards(
-            f"the data directory has {len(table.shard_ids)} shards and {settings.shards} are asked for; "
+            f"the data directory has {len(stored.shard_ids)} shards and {settings.shards} are asked for; "
             "their number is fixed when a data directory is made"
         )
-    return table
+    return stored
 
 
-async def _recover(settings: Settings, table: RingTable, log_port: Log, now: Now) -> list[Shard]:
+async def _recover(
+    settings: Settings, stored: RingTable | None, table: RingTable, log_port: Log, now: Now
+) -> list[Shard]:
     replays = {shard: Replay(shard, table.slots_of(shard), now) for shard in table.shard_ids}
     frames = 0
     async for frame in log_port.replay():
+        if stored is None and settings.shards is None:
+            raise IncompleteDirectory(
+                "the data directory has a log and no catalogue (catalog.sqlite), which holds the types. Put it back; "
+                "or, if it is lost, start once with --shards N, as many as it had, and put the types again"
+            )
         if frame.shard not in replays:
             raise CorruptLog("the log", 0, f"a frame of shard {frame.shard}, which the ring table does not have")
         replays[frame.shard].feed(frame.lsn, list(frame.records))

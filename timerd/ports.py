@@ -69,6 +69,8 @@ class Log(Protocol):
 
     durability: str
     """What an append's return means: fsync | quorum | quorum-interval | none."""
+    begun: bool
+    """After replay: the log was there before this process."""
 
     def replay(self) -> AsyncIterator[Frame]:
         """All frames still held, in the order in which they were written. Raises CorruptLog."""

@@ -199,6 +199,7 @@ class _Protocol(HttpToolsProtocol):
 async def _serve(config: Config, settings: Settings, api_settings: ApiSettings) -> int:
     listener = _listen(config)
     directory = Path(config.data)
+    os.umask(0o077)  # payloads are in the log, secrets in the catalogue: they are nobody else's
     worker = ThreadWorker()
     file_log = await FileLog.open(directory, OsDisk(), worker, segment_bytes=config.segment_bytes)
     catalog = await SqliteCatalog.open(directory / "catalog.sqlite")

@@ -59,6 +59,7 @@ class FileLog:
         self._room = Room(segment_bytes, self._spares.piece_bytes)
         self._supply = Supply(directory, disk, self._spares, self._bodies, self._room, self._rest)
         self._replayed = False
+        self.begun = False
         self._busy = False  # an append is under way
         self._closed = False
         self._failure: BaseException | None = None
@@ -93,6 +94,7 @@ class FileLog:
         assert not self._replayed, "a log is replayed once"
         with self._fatal():
             opened, spares = recover.arrange(await self._worker.run(files.heads, self._disk, self._directory))
+        self.begun = bool(opened)
         torn = False
         for head, after in zip_longest(opened, opened[1:]):
             assert head.header is not None

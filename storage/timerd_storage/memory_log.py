@@ -20,6 +20,7 @@ class MemoryLog:
 
     def __init__(self, segment_bytes: int = 1 << 20, capacity: int | None = None) -> None:
         self.capacity = capacity
+        self.begun = False
         self._segment_bytes = segment_bytes
         self._segments: list[list[tuple[int, int, bytes]]] = [[]]
         self._bodies: dict[int, dict[int, tuple[str, bytes]]] = {}
@@ -31,6 +32,7 @@ class MemoryLog:
     def reopen(self) -> "MemoryLog":
         """What a process finds that starts after this one ended, cleanly or not."""
         again = MemoryLog(self._segment_bytes, self.capacity)
+        again.begun = True
         again._segments = [list(segment) for segment in self._segments]
         again._bodies = {number: dict(bodies) for number, bodies in self._bodies.items()}
         for number, offset in self._placed:

@@ -21,3 +21,7 @@ class DirectoryLocked(Exception):
 
 class CatalogFull(Exception):
     """The catalogue could not be written for want of space; nothing was changed."""
+
+
+class IncompleteDirectory(Exception):
+    """A data directory has lost its log or its catalogue. The process refuses to start rather than begin anew."""
