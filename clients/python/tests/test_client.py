@@ -215,6 +215,40 @@ async def test_a_caller_that_goes_away_leaves_the_client_whole(server: tuple[Fak
         await client.get("x")
 
 
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda client: client.arm_many([("q1", "poll", 60)]), "expected Arm, got tuple"),
+        (lambda client: client.arm_many([Arm("q1", "poll", delay=1), {"id": "q2"}]), "expected Arm, got dict"),
+        (lambda client: client.arm(1, "poll", delay=1), "an id is a str, not int"),
+        (lambda client: client.arm("x", b"poll", delay=1), "a type's name is a str, not bytes"),
+        (lambda client: client.arm("x", "poll", fire_at="2030-01-01"), "expected a datetime, got str"),
+        (lambda client: client.arm("x", "poll", delay=1, if_generation="7"), "if_generation is an int, not str"),
+        (lambda client: client.arm("x", "poll", delay=1, payload=object()), "type object is unsupported"),
+        (lambda client: client.cancel_many("feed-17"), "expected a list of ids, got str"),
+        (lambda client: client.purge_dead_letters("feed-17"), "expected a list of ids, got str"),
+        (lambda client: client.put_type("poll", signing_secrets="whsec_"), "expected a list of secrets, got str"),
+        (lambda client: client.put_type("poll", retry=3), "expected a mapping, got int"),
+        (lambda client: Timerd("http://h", key=7), "a key is a str, not int"),
+    ],
+)
+def test_arguments_of_a_wrong_kind_are_named_and_nothing_is_sent(
+    server: tuple[FakeTimerd, str], call: Any, says: str
+) -> None:
+    fake, url = server
+    with Timerd(url) as client, pytest.raises(TypeError, match=says):
+        call(client)
+    assert fake.seen == []
+
+
+def test_a_payload_is_what_msgspec_writes_as_json(server: tuple[FakeTimerd, str]) -> None:
+    fake, url = server
+    with Timerd(url) as client:
+        client.arm("x", "poll", fire_at=AT, payload={"set": {1}, "at": AT, "bytes": b"ab", 7: (None, True)})
+    (sent,) = json.loads(fake.seen[-1][0].body)["timers"]
+    assert sent["payload"] == {"set": [1], "at": "2030-01-01T00:00:00Z", "bytes": "YWI=", "7": [None, True]}
+
+
 async def test_types(server: tuple[FakeTimerd, str]) -> None:
     fake, url = server
     async with AsyncTimerd(url) as client:

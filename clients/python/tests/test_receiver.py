@@ -104,6 +104,16 @@ def test_a_rearm_keeps_its_payload_unless_there_is_a_new_one() -> None:
     assert none["results"][0]["payload"] is None
 
 
+def test_answers_of_a_wrong_kind_are_named() -> None:
+    due: Any = DueTimer("x", 1, datetime(2026, 11, 30, 8, tzinfo=UTC))
+    for make in (ok, retry, lambda id: rearm(id, delay=1)):
+        with pytest.raises(TypeError, match="an id is a str, not DueTimer"):
+            make(due)
+    wrong: Any = [("x", "retry")]
+    with pytest.raises(TypeError, match="expected an answer of ok, retry, drop, dead or rearm, got tuple"):
+        reply(wrong)
+
+
 # ---- the app
 
 

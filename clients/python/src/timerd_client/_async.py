@@ -126,7 +126,7 @@ class AsyncTimerd:
     async def cancel_many(self, ids: Iterable[str]) -> CancelResults:
         """Take many away, in requests of at most 10,000."""
         results: CancelResults = []
-        for call in _calls.cancel_many([*ids]):
+        for call in _calls.cancel_many(ids):
             try:
                 part = await self._call(call)
                 results.extend(part)

@@ -24,6 +24,7 @@ from timerd_client._protocol import (
     check_type,
     encode_json,
     expect,
+    listed,
     problem_of,
 )
 from timerd_client._values import ArmResult, CancelResult, DeadLetter, Status, TimerInfo, TypeInfo, TypeSpec, TypeStats
@@ -78,9 +79,8 @@ def cancel(id: str) -> Call[CancelResult]:
     return Call(Request("DELETE", timer_path(id), write=True), read, (id,))
 
 
-def cancel_many(ids: Sequence[str]) -> list[Call[list[CancelResult]]]:
-    for id in ids:
-        check_id(id)
+def cancel_many(ids: Iterable[str]) -> list[Call[list[CancelResult]]]:
+    checked = [check_id(id) for id in listed(ids, "ids")]
 
     def one(part: Sequence[str]) -> Call[list[CancelResult]]:
         body = encode_json({"ids": part})
@@ -90,7 +90,7 @@ def cancel_many(ids: Sequence[str]) -> list[Call[list[CancelResult]]]:
             tuple(part),
         )
 
-    return [one(ids[at : at + CANCEL_IDS_MAX]) for at in range(0, len(ids), CANCEL_IDS_MAX)]
+    return [one(checked[at : at + CANCEL_IDS_MAX]) for at in range(0, len(checked), CANCEL_IDS_MAX)]
 
 
 def fire(id: str) -> Call[ArmResult]:
@@ -173,7 +173,7 @@ def put_type(
         max_per_second,
         _plain_durations(retry),
         _plain_durations(misfire),
-        None if signing_secrets is None else list(signing_secrets),
+        None if signing_secrets is None else listed(signing_secrets, "secrets"),
         headers,
         state,
     )
@@ -183,6 +183,8 @@ def put_type(
 def _plain_durations(settings: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     if settings is None:
         return None
+    if not isinstance(settings, Mapping):
+        raise TypeError(f"expected a mapping, got {type(settings).__name__}")
     named = ("min_backoff", "max_backoff", "grace")
     return {key: duration(value) if key in named else value for key, value in settings.items()}
 
@@ -249,7 +251,7 @@ def _dead_letters(verb: str, ids: Iterable[str] | None, type: str | None, read: 
     keys: tuple[Key, ...]
     body: dict[str, object]
     if ids is not None:
-        named = [check_id(id) for id in ids]
+        named = [check_id(id) for id in listed(ids, "ids")]
         keys, body = tuple(named), {"ids": named}
     else:
         assert type is not None

@@ -36,6 +36,8 @@ class Wire:
             (b"user-agent", f"timerd-client-python/{VERSION}".encode()),
         ]
         if key is not None:
+            if not isinstance(key, str):
+                raise TypeError(f"a key is a str, not {type(key).__name__}")
             if not key.isascii() or not key.isprintable() or " " in key:
                 raise ValueError("a key is printable ASCII without spaces")
             self._headers.append((b"authorization", f"Bearer {key}".encode()))

@@ -5,7 +5,7 @@ between a request and its reply.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
@@ -78,9 +78,18 @@ def check_id(id: str) -> str:
 
 
 def check_type(name: str) -> str:
+    if not isinstance(name, str):
+        raise TypeError(f"a type's name is a str, not {type(name).__name__}")
     if not _TYPE.fullmatch(name):
         raise ValueError(f"not a type name: {name!r}")
     return name
+
+
+def listed(values: Iterable[str], what: str) -> list[str]:
+    """As a list. Refuses a string, which would be taken for its characters."""
+    if isinstance(values, (str, bytes)):
+        raise TypeError(f"expected a list of {what}, got {type(values).__name__}")
+    return list(values)
 
 
 class _ArmItem(msgspec.Struct, omit_defaults=True):
@@ -117,12 +126,17 @@ def _refuse_non_finite(value: Any) -> None:
 
 
 def encode_arm(arm: Arm) -> EncodedArm:
+    if not isinstance(arm, Arm):
+        raise TypeError(f"expected Arm, got {type(arm).__name__}")
     check_id(arm.id)
     check_type(arm.type)
     if arm.mode not in _MODES:
         raise ValueError(f"not a mode: {arm.mode!r}")
-    if arm.if_generation is not None and not 0 <= arm.if_generation < 2**53:
-        raise ValueError("if_generation is 0..2^53-1")
+    if arm.if_generation is not None:
+        if not isinstance(arm.if_generation, int):
+            raise TypeError(f"if_generation is an int, not {type(arm.if_generation).__name__}")
+        if not 0 <= arm.if_generation < 2**53:
+            raise ValueError("if_generation is 0..2^53-1")
     item = _ArmItem(
         arm.id,
         arm.type,

@@ -15,7 +15,7 @@ import msgspec
 
 from timerd_client._errors import TimerdError
 from timerd_client._instants import Duration, duration, fire_at_ms
-from timerd_client._protocol import encode_json
+from timerd_client._protocol import check_id, encode_json
 from timerd_client._signature import InvalidSignature, parse_secret, verify
 
 Headers = Mapping[str, str] | Iterable[tuple[str | bytes, str | bytes]]
@@ -58,22 +58,22 @@ class ItemResult(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def ok(id: str) -> ItemResult:
     """It is done."""
-    return ItemResult(id, "ok")
+    return ItemResult(check_id(id), "ok")
 
 
 def retry(id: str, *, error: str | None = None) -> ItemResult:
     """Deliver it again, later; this counts as one of its attempts."""
-    return ItemResult(id, "retry", error=error)
+    return ItemResult(check_id(id), "retry", error=error)
 
 
 def drop(id: str) -> ItemResult:
     """Forget it; it is counted as dropped."""
-    return ItemResult(id, "drop")
+    return ItemResult(check_id(id), "drop")
 
 
 def dead(id: str, error: str) -> ItemResult:
     """Give it up: it becomes a dead letter."""
-    return ItemResult(id, "dead", error=error)
+    return ItemResult(check_id(id), "dead", error=error)
 
 
 def rearm(
@@ -83,7 +83,7 @@ def rearm(
     if (fire_at is None) == (delay is None):
         raise ValueError("give fire_at or delay")
     return ItemResult(
-        id,
+        check_id(id),
         "rearm",
         fire_at=None if fire_at is None else fire_at_ms(fire_at),
         delay=None if delay is None else duration(delay),
@@ -93,7 +93,11 @@ def rearm(
 
 def reply(results: Iterable[ItemResult] | None = None) -> tuple[int, dict[str, str], bytes]:
     """The answer to a delivery: status, headers, body. What is `ok` need not be said and is left out."""
-    named = [answer for answer in results or () if answer.status != "ok"]
+    given = list(results or ())
+    for answer in given:
+        if not isinstance(answer, ItemResult):
+            raise TypeError(f"expected an answer of ok, retry, drop, dead or rearm, got {type(answer).__name__}")
+    named = [answer for answer in given if answer.status != "ok"]
     body = encode_json({"results": named}) if named else b"{}"
     return 200, {"content-type": "application/json"}, body
 
