@@ -136,7 +136,11 @@ class Status(msgspec.Struct, frozen=True):
 
 
 class TypeStats(msgspec.Struct, frozen=True):
-    """One type's counts since the data directory began, and its lag."""
+    """One type's counts since the data directory began.
+
+    What is about deliveries is since the process began: `batches`, `mean_batch_size`, `unnamed` and `breaker`; `lag` is
+    of the last minute. `live`, `in_flight`, `retrying` and `dead_letters` are as it stands.
+    """
 
     armed: int = 0
     revived: int = 0
@@ -150,8 +154,14 @@ class TypeStats(msgspec.Struct, frozen=True):
     dropped: dict[str, int] = {}
     live: int = 0
     in_flight: int = 0
+    retrying: int = 0
+    dead_letters: int = 0
     batches: int = 0
     mean_batch_size: float | None = None
+    unnamed: int = 0
+    """Answers about ids that were not in their batch; they changed nothing."""
+    breaker: str = "closed"
+    """`open` while the target is taken to be down."""
     lag: dict[str, float | None] = {}
     """`p50_ms`, `p99_ms`, `max_ms`; None when nothing was delivered."""
 
