@@ -101,7 +101,10 @@ class AsyncTimerd:
         mode: Mode = "replace",
         if_generation: int | None = None,
     ) -> ArmResult:
-        """Arm or re-arm one timer: on return it is durable. Arms that meet on the way share a request."""
+        """Arm or re-arm one timer: on return it is durable. Arms that meet on the way share a request.
+
+        A re-arm replaces all of the timer, its payload too.
+        """
         arm = Arm(id, type, fire_at=fire_at, delay=delay, payload=payload, mode=mode, if_generation=if_generation)
         return cast(ArmResult, await self._submit(encode_arm(arm), (id,)))
 
@@ -166,7 +169,10 @@ class AsyncTimerd:
         headers: Mapping[str, str] | None = None,
         state: Literal["active", "paused"] | None = None,
     ) -> TypeInfo:
-        """Make or replace a type. What is left out takes the server's default; secrets that are left out stay."""
+        """Make or replace a type, as a whole: what is left out takes the server's default, and secrets alone stay.
+
+        So a paused type runs again, unless `state` says that it is to stay paused.
+        """
         return await self._call(
             _calls.put_type(
                 name,

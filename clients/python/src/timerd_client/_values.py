@@ -23,7 +23,7 @@ class _Named(msgspec.Struct, frozen=True):
 class Arm(_Named, frozen=True, kw_only=True):
     """One timer to arm: at `fire_at` (an aware datetime), or after `delay` from the server's clock at acceptance.
 
-    `payload` is anything that is JSON; None is no payload. `if_generation` arms only if that is the current
+    `payload` is what msgspec can write as JSON; None is no payload. `if_generation` arms only if that is the current
     generation; 0 means that nothing is there. Wrong times raise here, not when the arm is sent.
     """
 
