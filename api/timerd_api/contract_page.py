@@ -23,13 +23,20 @@ def render(document: dict[str, Any]) -> bytes:
         for path, operations in document["paths"].items()
         for method, operation in operations.items()
     ]
+    deliveries = [
+        _call(f"url of the type: {name}", method, operation)
+        for name, operations in document["webhooks"].items()
+        for method, operation in operations.items()
+    ]
     shapes = [_shape(name, schema) for name, schema in document["components"]["schemas"].items()]
     page = (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{_text(info["title"])}</title>'
         f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style>'
         f"<h1>{_text(info['title'])}</h1><p>{_text(info['description'])} "
         f'The same as data: <a href="openapi.json">openapi.json</a>.</p>'
-        f"<h2>Calls</h2>{''.join(calls)}<h2>Shapes</h2>{''.join(shapes)}</html>\n"
+        f"<h2>Calls</h2>{''.join(calls)}"
+        f"<h2>Deliveries</h2><p>What timerd sends, and what the answer means.</p>{''.join(deliveries)}"
+        f"<h2>Shapes</h2>{''.join(shapes)}</html>\n"
     )
     return page.encode()
 

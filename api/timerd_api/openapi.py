@@ -111,12 +111,40 @@ CALLS: Final = (
     Call("get", "/docs", "This contract, to be read", {200: "text/html"}),
 )  # fmt: skip
 
+# The other direction: the call that timerd makes, to the url of a type.
+DELIVERY: Final = Call(
+    "post", "delivery", "A batch of due timers, POSTed to the url of their type",
+    {200: schema.DeliveryAnswer}, schema.Delivery,
+    (
+        Parameter("webhook-id", "batch_id; the same in every attempt of the same members", TEXT, "header"),
+        Parameter("webhook-timestamp", "Unix seconds of this attempt", TEXT, "header"),
+        Parameter("webhook-signature", "v1,<base64>, one a secret, space separated; when the type has secrets "
+                  "(Standard Webhooks)", TEXT, "header"),
+        Parameter("Idempotency-Key", "batch_id in double quotes", TEXT, "header"),
+        Parameter("User-Agent", "timerd/<version>", TEXT, "header"),
+    ),
+)  # fmt: skip
+_OUTCOMES: Final = {
+    "2XX": "The batch is taken. With no body, an empty object, or a body that does not claim to be JSON: all fired. "
+    "One that claims to be JSON and can't be read, has another shape or is too long is a failure",
+    "3XX": "A failure; a redirect is never followed",
+    "410": "The target is gone: the type is paused, and its timers wait until it is resumed",
+    "429": "With Retry-After: nothing goes to this type before then, and it costs no attempt. Else a failure",
+    "503": "With Retry-After: as 429. Else a sign that the target is down, as 502 and 504 are",
+    "default": "A failure: tried again with backoff. Timerd-No-Retry: true makes a timer a dead letter at once "
+    "(a batch of several is split first)",
+}
+_RETRY_AFTER: Final = {"description": "seconds, or an HTTP date", "schema": TEXT}
+_NO_RETRY: Final = {"description": "true: do not send this again", "schema": TEXT}
+
 _PATH_PARAMETERS: Final = {"id": "a timer's id, percent-encoded as one segment", "name": "a type's name"}
 
 
 def document() -> dict[str, Any]:
     """The OpenAPI 3.1 document."""
-    structs = {shape for call in CALLS for shape in (call.body, *call.answers.values()) if isinstance(shape, type)}
+    structs = {
+        shape for call in (*CALLS, DELIVERY) for shape in (call.body, *call.answers.values()) if isinstance(shape, type)
+    }
     ordered = sorted(structs, key=lambda struct: struct.__name__)
     _, components = msgspec.json.schema_components([*ordered, ProblemView], ref_template="#/components/schemas/{name}")
     paths: dict[str, dict[str, Any]] = {}
@@ -131,6 +159,7 @@ def document() -> dict[str, Any]:
         },
         "security": [{"key": []}, {}],
         "paths": paths,
+        "webhooks": {DELIVERY.path: {DELIVERY.method: _delivery()}},
         "components": {
             "schemas": dict(sorted(components.items())),
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
@@ -157,6 +186,20 @@ def _operation(call: Call) -> dict[str, Any]:
         operation["responses"][str(status)] = _problem(", ".join(names))
     operation["responses"]["default"] = _problem("any other problem")
     return operation
+
+
+def _delivery() -> dict[str, Any]:
+    """The delivery, as a webhook: its processor is no server of ours, so no key of ours goes there."""
+    operation = _operation(DELIVERY)
+    content = operation["requestBody"]["content"]
+    del content[MSGPACK]  # deliveries and their answers are JSON
+    answer = {JSON: {"schema": {"$ref": "#/components/schemas/DeliveryAnswer"}}}
+    responses: dict[str, Any] = {status: {"description": text} for status, text in _OUTCOMES.items()}
+    responses["2XX"]["content"] = answer
+    for status in ("429", "503"):
+        responses[status]["headers"] = {"Retry-After": _RETRY_AFTER}
+    responses["default"]["headers"] = {"Timerd-No-Retry": _NO_RETRY}
+    return {**operation, "responses": responses, "security": []}
 
 
 def _operation_id(call: Call) -> str:

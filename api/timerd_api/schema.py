@@ -5,7 +5,7 @@ being declared here; what takes a look at the engine or at two members at once i
 an answer that may be absent are UNSET, which is another thing than null.
 """
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
@@ -19,12 +19,26 @@ PAGE_SIZE: Final = 100
 Id = Annotated[str, Meta(min_length=1, max_length=256, description="1 to 256 bytes of UTF-8, no control characters")]
 TypeName = Annotated[str, Meta(description="[a-z][a-z0-9_.-]{0,63}")]
 Instant = Annotated[str, Meta(description="RFC 3339, UTC, milliseconds", examples=["2026-11-30T08:00:00.123Z"])]
-FireAt = Annotated[int | str, Meta(description="RFC 3339 with an offset, or an integer of Unix milliseconds")]
+# Anything, as far as the decoder goes: what it is not is said by who reads it, with a hint at what was perhaps meant.
+FireAt = Annotated[
+    Any,
+    Meta(
+        description="RFC 3339 with an offset, or an integer of Unix milliseconds",
+        examples=["2026-11-30T08:00:00Z", 1796025600000],
+        extra_json_schema={"anyOf": [{"type": "integer"}, {"type": "string"}]},
+    ),
+]
 Duration = Annotated[
     float | str, Meta(description="250ms, 10s, 5m, 36h, 60d, or a number of seconds", examples=["10s", 0.25])
 ]
 Generation = Annotated[int, Meta(ge=0, lt=MAX_GENERATION)]
-Mode = Literal["replace", "earliest", "latest", "keep"]
+Mode = Annotated[
+    Literal["replace", "earliest", "latest", "keep"],
+    Meta(
+        description="replace: as asked for, whatever stands. earliest, latest: the earlier or later of the two fire "
+        "times stands. keep: only if nothing stands. All but replace take a timer that is in flight or dead for absent."
+    ),
+]
 Payload = Annotated[Raw, Meta(description="any JSON; handed on unchanged")]
 TimerState = Literal["armed", "due", "in_flight", "retrying", "paused", "dead"]
 ArmStatus = Literal["created", "moved", "unchanged", "kept", "conflict"]
@@ -36,12 +50,31 @@ ArmStatus = Literal["created", "moved", "unchanged", "kept", "conflict"]
 class ArmBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """One timer to arm, its id being in the path. Exactly one of `fire_at` and `delay` is given."""
 
-    type: str
+    type: Annotated[str, Meta(description="the name of a type that has been put")]
     fire_at: FireAt | UnsetType = UNSET
-    delay: Duration | UnsetType = UNSET
+    delay: (
+        Annotated[
+            float | str,
+            Meta(
+                description="from the server's clock at acceptance: 250ms, 10s, 5m, 36h, 60d, or a number of seconds",
+                examples=["10s", 0.25],
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
     payload: Payload | UnsetType = UNSET
     mode: Mode = "replace"
-    if_generation: Generation | UnsetType = UNSET
+    if_generation: (
+        Annotated[
+            int,
+            Meta(
+                ge=0,
+                lt=MAX_GENERATION,
+                description="arm only if this is the generation that stands, a dead one's included; 0 = nothing stands",
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
 
 
 class ArmItem(ArmBody, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -165,36 +198,68 @@ class NoBody(msgspec.Struct, forbid_unknown_fields=True):
 class RetryBody(msgspec.Struct, forbid_unknown_fields=True):
     """How failed timers are tried again. `max_attempts` 0 = no limit."""
 
-    max_attempts: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
-    min_backoff: Duration = "1s"
-    max_backoff: Duration = "5m"
-    multiplier: Annotated[float, Meta(ge=1, le=100)] = 2.0
-    jitter: Annotated[float, Meta(ge=0, le=1)] = 0.2
+    max_attempts: Annotated[
+        int,
+        Meta(ge=0, le=1_000_000, description="counted failures after which a timer is a dead letter; 0 = no limit"),
+    ] = 0
+    min_backoff: Annotated[Duration, Meta(description="the wait after a first failure; 1ms to 7d")] = "1s"
+    max_backoff: Annotated[
+        Duration, Meta(description="the longest wait, and between probes of a target that is down; 1ms to 7d")
+    ] = "5m"
+    multiplier: Annotated[float, Meta(ge=1, le=100, description="what the wait grows by with each failure")] = 2.0
+    jitter: Annotated[
+        float, Meta(ge=0, le=1, description="a wait is multiplied by a random number of 1 - jitter to 1 + jitter")
+    ] = 0.2
 
 
 class MisfireBody(msgspec.Struct, forbid_unknown_fields=True):
-    """What becomes of timers that are overdue by more than `grace`."""
+    """What becomes of timers that are overdue by more than `grace`. This version fires them, and can't do otherwise."""
 
-    policy: Literal["fire", "drop", "coalesce"] = "fire"
-    grace: Duration = "1m"
-    max_per_second: Annotated[float, Meta(gt=0)] | None = None
+    # What the contract has and this version refuses is left out of the schema, but decoded: it gets its own refusal.
+    policy: Annotated[str, Meta(description="in this version fire alone", extra_json_schema={"enum": ["fire"]})] = (
+        "fire"
+    )
+    grace: Annotated[Duration, Meta(description="without effect in this version; 0s to 3660d")] = "1m"
+    max_per_second: Annotated[
+        Any, Meta(description="not available in this version", extra_json_schema={"type": "null"})
+    ] = None
 
 
 class TypeBody(msgspec.Struct, forbid_unknown_fields=True):
     """A timer type. What is left out takes its default; secrets that are left out stay."""
 
-    url: Annotated[str, Meta(max_length=2048)] | UnsetType = UNSET
-    kind: Literal["processor", "callback"] = "processor"
-    batch_size: Annotated[int, Meta(ge=1, le=10_000)] = 800
-    max_lag: Duration = "10s"
-    request_timeout: Duration = "30s"
-    max_in_flight: Annotated[int, Meta(ge=1, le=10_000)] = 16
-    max_per_second: Annotated[float, Meta(gt=0)] | None = None
+    url: Annotated[str, Meta(max_length=2048, description="where batches are POSTed: http or https")] | UnsetType = (
+        UNSET
+    )
+    kind: Annotated[
+        str, Meta(description="in this version processor alone", extra_json_schema={"enum": ["processor"]})
+    ] = "processor"
+    batch_size: Annotated[int, Meta(ge=1, le=10_000, description="the most timers in one POST")] = 800
+    max_lag: Annotated[
+        Duration, Meta(description="how long a due timer may wait for its batch to fill; 0 = not at all; up to 24h")
+    ] = "10s"
+    request_timeout: Annotated[
+        Duration, Meta(description="for one whole exchange, connecting and the answer included; 1ms to 1h")
+    ] = "30s"
+    max_in_flight: Annotated[int, Meta(ge=1, le=10_000, description="POSTs under way at once")] = 16
+    max_per_second: (
+        Annotated[float, Meta(gt=0, description="timers a second that are delivered; null = no limit")] | None
+    ) = None
     retry: RetryBody = msgspec.field(default_factory=RetryBody)
     misfire: MisfireBody = msgspec.field(default_factory=MisfireBody)
-    signing_secrets: Annotated[list[str], Meta(max_length=10)] | UnsetType = UNSET
-    headers: Annotated[dict[str, str], Meta(max_length=64)] = msgspec.field(default_factory=dict)
-    state: Literal["active", "paused"] = "active"
+    signing_secrets: (
+        Annotated[
+            list[str],
+            Meta(max_length=10, description="whsec_ and base64; all of them sign. Left out, those that stand stay"),
+        ]
+        | UnsetType
+    ) = UNSET
+    headers: Annotated[dict[str, str], Meta(max_length=64, description="sent with every POST; masked when shown")] = (
+        msgspec.field(default_factory=dict)
+    )
+    state: Annotated[
+        Literal["active", "paused"], Meta(description="a PUT that leaves it out makes a paused type active")
+    ] = "active"
 
 
 class RetryItem(msgspec.Struct):
@@ -233,6 +298,67 @@ class TypeList(msgspec.Struct):
     """All types, by name."""
 
     types: list[TypeItem]
+
+
+# ---- deliveries: what timerd sends to a type's url, and what comes back
+
+
+class DeliveredTimer(msgspec.Struct, omit_defaults=True):
+    """One timer of a batch."""
+
+    id: Id
+    generation: Annotated[Generation, Meta(description="which arm of this id it is; an answer acts on no other")]
+    fire_at: Instant
+    attempt: Annotated[int, Meta(ge=1, description="counts the deliveries of this generation")]
+    possible_duplicate: Annotated[
+        bool | UnsetType, Meta(description="true when an earlier delivery may have arrived; left out otherwise")
+    ] = UNSET
+    payload: Payload | UnsetType = UNSET
+
+
+class Delivery(msgspec.Struct):
+    """A batch: timers of one type that are due, no id twice."""
+
+    type: TypeName
+    batch_id: Annotated[str, Meta(description="the same in every attempt of the same members")]
+    dispatched_at: Instant
+    timers: Annotated[list[DeliveredTimer], Meta(min_length=1, max_length=10_000)]
+
+
+class DeliveryResult(msgspec.Struct, omit_defaults=True):
+    """What became of one timer. A `rearm` has exactly one of `fire_at` and `delay`."""
+
+    id: Id
+    status: Annotated[
+        Literal["ok", "retry", "drop", "dead", "rearm"],
+        Meta(
+            description="ok: fired. retry: a counted failure. drop: over, without having fired. dead: a dead letter. "
+            "rearm: fired, and armed again under its id"
+        ),
+    ]
+    fire_at: FireAt | UnsetType = UNSET
+    delay: Duration | UnsetType = UNSET
+    payload: (
+        Annotated[Payload, Meta(description="of a rearm: the new payload; left out, it keeps the old")] | UnsetType
+    ) = UNSET
+    error: Annotated[str, Meta(description="of a retry or dead: kept as last_error, at most 200 bytes")] | UnsetType = (
+        UNSET
+    )
+
+
+class DeliveryFailure(msgspec.Struct):
+    """One timer that failed."""
+
+    itemIdentifier: Id
+
+
+class DeliveryAnswer(msgspec.Struct, omit_defaults=True):
+    """One of the two, or neither: all fired. Timers that are not named fired; ids of no timer in it are ignored."""
+
+    results: list[DeliveryResult] | UnsetType = UNSET
+    batchItemFailures: Annotated[
+        list[DeliveryFailure] | UnsetType, Meta(description="these failed, each a counted failure; the others fired")
+    ] = UNSET
 
 
 # ---- dead letters

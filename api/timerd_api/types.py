@@ -43,6 +43,7 @@ _OWN_HEADERS: Final = frozenset(
         *("webhook-id", "webhook-signature", "webhook-timestamp"),
     }
 )
+_URL_SHOWN: Final = 100  # characters of a URL in a refusal
 _NO_URL_CHARACTER: Final = re.compile(r"[\x00-\x20\x7f\"<>\\^`{|}]")
 
 
@@ -105,13 +106,13 @@ def timer_type(name: str, body: TypeBody) -> TimerType:
         return ms
 
     if body.kind != "processor":
-        check("/kind", "is not available in this version; only 'processor' is")
+        check("/kind", _only("processor", body.kind == "callback"))
     elif isinstance(body.url, UnsetType):
         check("/url", "is missing")
     else:
         check("/url", _url_fault(body.url))
     if body.misfire.policy != "fire":
-        check("/misfire/policy", "is not available in this version; only 'fire' is")
+        check("/misfire/policy", _only("fire", body.misfire.policy in ("drop", "coalesce")))
     if body.misfire.max_per_second is not None:
         check("/misfire/max_per_second", "is not available in this version")
     retry = RetryPolicy(
@@ -147,6 +148,11 @@ def timer_type(name: str, body: TypeBody) -> TimerType:
     return type
 
 
+def _only(word: str, known: bool) -> str:
+    """Why another word is refused: it is one of the contract that this version can't do yet, or none at all."""
+    return f"is not available in this version; only {word!r} is" if known else f"must be {word!r}"
+
+
 def _url_fault(url: str) -> str | None:
     if _NO_URL_CHARACTER.search(url):
         return "has a character that a URL can't have"
@@ -156,9 +162,9 @@ def _url_fault(url: str) -> str | None:
     except ValueError as error:
         return f"is no URL: {error}"
     if parts.scheme not in ("http", "https"):
-        return "must be http or https"
+        return f"must begin with http:// or https://, and is {url[:_URL_SHOWN]!r}"
     if not parts.hostname:
-        return "has no host"
+        return f"has no host: {url[:_URL_SHOWN]!r}"
     if "@" in parts.netloc:
         return "may not have a user or password; use headers"
     if port == 0:

@@ -6,12 +6,16 @@ from pathlib import Path
 
 import httpx
 import msgspec
+import pytest
 from fastapi import FastAPI
 from openapi_spec_validator import validate
 
 from tests.api.fake_service import FakeService
+from timerd.engine.batch import Batch, batch_id, encode_body
+from timerd.engine.timer import Failure, Timer
 from timerd_api import openapi
 from timerd_api.app import _Door, create_app
+from timerd_api.schema import DeliveredTimer, Delivery, MisfireBody, RetryBody, TypeBody
 from timerd_api.settings import ApiSettings
 
 GOLDEN = Path(__file__).parents[2] / "api" / "openapi.json"
@@ -65,6 +69,41 @@ async def test_the_page_needs_nothing_else(client: httpx.AsyncClient) -> None:
     assert links <= ids
     for call in openapi.CALLS:
         assert f"<code>{call.path}</code>" in text
+
+
+def test_the_delivery_is_in_it_without_a_key() -> None:
+    operation = openapi.document()["webhooks"]["delivery"]["post"]
+    assert operation["security"] == []
+    assert {p["name"] for p in operation["parameters"]} >= {"webhook-id", "webhook-signature", "Idempotency-Key"}
+    assert {"2XX", "3XX", "410", "429", "503", "default"} == set(operation["responses"])
+
+
+def test_the_delivery_described_is_the_one_that_is_sent() -> None:
+    timers = [
+        Timer(1_800_000_000_000, 5, "a", "poll", b'{"n":1}', failure=Failure(1, 1, 1, 1, "HTTP 500")),
+        Timer(1_800_000_000_000, 6, "b", "poll"),
+    ]
+    body = encode_body(Batch(1, "poll", timers, frozenset({"a"})), batch_id(timers), 1_800_000_000_001)
+    assert msgspec.json.decode(msgspec.json.encode(msgspec.json.decode(body, type=Delivery))) == msgspec.json.decode(
+        body
+    )
+    fields = {name for t in msgspec.json.decode(body)["timers"] for name in t}
+    assert fields == set(DeliveredTimer.__struct_fields__)
+
+
+def test_what_this_version_refuses_is_not_in_it() -> None:
+    schemas = openapi.document()["components"]["schemas"]
+    assert schemas["TypeBody"]["properties"]["kind"]["enum"] == ["processor"]
+    assert schemas["MisfireBody"]["properties"]["policy"]["enum"] == ["fire"]
+    assert schemas["MisfireBody"]["properties"]["max_per_second"]["type"] == "null"
+
+
+@pytest.mark.parametrize("struct", [TypeBody, RetryBody, MisfireBody])
+def test_every_option_of_a_type_says_what_it_is(struct: type[msgspec.Struct]) -> None:
+    properties = openapi.document()["components"]["schemas"][struct.__name__]["properties"]
+    for name, schema in properties.items():
+        parts = schema.get("anyOf", [])
+        assert "$ref" in schema or any("description" in part for part in (schema, *parts)), name
 
 
 async def test_answers_fit_their_schemas(client: httpx.AsyncClient, service: FakeService) -> None:
