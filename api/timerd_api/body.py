@@ -104,6 +104,7 @@ class Form(Generic[T]):
     def __init__(self, type: type[T]) -> None:
         self._json = msgspec.json.Decoder(type)
         self._msgpack = msgspec.msgpack.Decoder(type)
+        self._choices = _choices(msgspec.inspect.type_info(type))
 
     def decode(self, body: bytes, packed: bool) -> T:
         """Raises Problem if the body can't be read, msgspec.ValidationError if it is of another shape."""
@@ -116,7 +117,7 @@ class Form(Generic[T]):
         except msgspec.ValidationError:
             raise
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise Problem(MALFORMED, str(error)) from None
+            raise Problem(MALFORMED, str(error) if body.strip() else "the body is empty") from None
         except RecursionError:
             raise Problem(MALFORMED, "the body is nested too deeply") from None
 
@@ -125,7 +126,35 @@ class Form(Generic[T]):
         try:
             return self.decode(body, packed)
         except msgspec.ValidationError as error:
-            raise faulty([fault_of(error)]) from None
+            raise faulty([self.fault(error)]) from None
+
+    def fault(self, error: msgspec.ValidationError, at: str = "") -> Fault:
+        """What the decoder found; of a word that is none of a few, which those are."""
+        fault = _fault(error, at)
+        words = self._choices.get(fault.pointer.rpartition("/")[2])
+        if words and fault.detail.startswith("Invalid enum value"):
+            fault = fault._replace(detail=f"{fault.detail}: must be one of {', '.join(words)}")
+        return fault
+
+
+def _choices(root: msgspec.inspect.Type) -> dict[str, list[str]]:
+    """The members, by name, that are one of a few words; a name has the same meaning wherever it is in a form."""
+    found: dict[str, list[str]] = {}
+    waiting = [("", root)]
+    while waiting:
+        name, node = waiting.pop()
+        match node:
+            case msgspec.inspect.Metadata():
+                waiting.append((name, node.type))
+            case msgspec.inspect.StructType():
+                waiting += [(field.encode_name, field.type) for field in node.fields]
+            case msgspec.inspect.ListType():
+                waiting.append((name, node.item_type))
+            case msgspec.inspect.UnionType():
+                waiting += [(name, part) for part in node.types]
+            case msgspec.inspect.LiteralType():
+                found[name] = [str(word) for word in node.values]
+    return found
 
 
 _WHERE: Final = re.compile(r"(?s)(.*) - at (?:`key` in )?`\$(.*)`")
@@ -133,7 +162,7 @@ _STEP: Final = re.compile(r"\.([A-Za-z0-9_]+)|\[([0-9]+)\]|\[\.\.\.\]")
 _MEMBER: Final = re.compile(r"(?s)Object (?:contains unknown|missing required) field `(.*)`")
 
 
-def fault_of(error: msgspec.ValidationError, at: str = "") -> Fault:
+def _fault(error: msgspec.ValidationError, at: str) -> Fault:
     """What the decoder found, with its `$.a[3].b` as a JSON pointer behind `at`.
 
     A missing or unknown member is pointed at itself. A value in a free mapping is pointed at by the mapping, because

@@ -20,7 +20,7 @@ from timerd.engine.instant import parse_duration, parse_instant
 from timerd.engine.message import Condition
 from timerd.engine.now import Now
 from timerd.engine.timer import MIN_FIRE_AT, Timer, TimerType
-from timerd_api.body import Form, fault_of
+from timerd_api.body import Form
 from timerd_api.problem import (
     HORIZON_EXCEEDED,
     MALFORMED,
@@ -32,7 +32,7 @@ from timerd_api.problem import (
     pointer_token,
 )
 from timerd_api.schema import NO_PAYLOAD, ArmBody, ArmItem, ArmRequest, PlainRequest, RawRequest
-from timerd_api.values import id_fault, ids_are_plain
+from timerd_api.values import TYPE_NAME_FAULT, id_fault, ids_are_plain, is_type_name
 
 Wanted = tuple[list[Timer], list[Condition] | None]
 """What a request asks for; conditions are parallel to the timers, or None if no item has one."""
@@ -42,6 +42,8 @@ _CAREFUL: Final = Form(ArmRequest)
 _SEPARATE: Final = Form(RawRequest)
 _ITEM: Final = Form(ArmItem)
 _NO_CONDITION: Final = Condition()
+_NO_LIST: Final = 'expected {"timers": [...]}; one timer: PUT /v1/timers/{id}'
+_UNIT_DOUBT_MS: Final = 20 * 366 * 86_400_000  # read in the right unit, what people arm lies within twenty years of now
 _PACKED_BYTES_MAX: Final = 9  # times its JSON: what MessagePack writes in nine bytes takes JSON at least one
 
 
@@ -60,7 +62,7 @@ class Items:
         try:
             items: Sequence[ArmItem | msgspec.Raw] = _CAREFUL.decode(body, packed).timers
         except msgspec.ValidationError:
-            items = _SEPARATE.read(body, packed).timers
+            items = self._separate(body, packed)
         faults: list[Fault] = []
         timers, conditions = [], []
         for index, raw in enumerate(items):
@@ -71,7 +73,7 @@ class Items:
                 try:
                     item = _ITEM.decode(bytes(raw), packed)
                 except msgspec.ValidationError as error:
-                    faults.append(fault_of(error, at))
+                    faults.append(_ITEM.fault(error, at))
                     continue
             if fault := id_fault(item.id):
                 faults.append(Fault(f"{at}/id", fault))
@@ -91,6 +93,16 @@ class Items:
         if timer is None:
             raise faulty(faults)
         return timer
+
+    def _separate(self, body: bytes, packed: bool) -> list[msgspec.Raw]:
+        """The items, each as it came. Raises Problem."""
+        try:
+            return _SEPARATE.decode(body, packed).timers
+        except msgspec.ValidationError as error:
+            fault = _SEPARATE.fault(error)
+            if fault.pointer[1:] in ("", "timers", *ArmItem.__struct_fields__) and "length" not in fault.detail:
+                fault = fault._replace(detail=f"{fault.detail}: {_NO_LIST}")
+            raise faulty([fault]) from None
 
     def _plain(self, body: bytes, now: Now) -> list[Timer] | None:
         """The timers of a JSON request that is plain and right; None for any other, whatever it is."""
@@ -131,7 +143,7 @@ class Items:
         before = len(faults)
         type = self._types().get(item.type)
         if type is None:
-            faults.append(Fault(f"{at}/type", "there is no such type", UNKNOWN_TYPE))
+            faults.append(Fault(f"{at}/type", _unknown(item.type), UNKNOWN_TYPE))
         fire_at = self._fire_at(item, at, now, faults)
         payload: bytes | None = None
         if isinstance(item.payload, msgspec.Raw):
@@ -176,12 +188,13 @@ class Items:
             elif isinstance(item.fire_at, msgspec.UnsetType):
                 raise ValueError("is missing, and so is delay")
             else:
-                fire_at = parse_instant(item.fire_at)
+                fire_at = _instant(item.fire_at)
         except ValueError as error:
             faults.append(Fault(f"{at}/{name}", str(error)))
         if fire_at > now.wall_ms + self._horizon_ms:
             days = self._horizon_ms // 86_400_000
-            faults.append(Fault(f"{at}/{name}", f"lies more than {days} days ahead", HORIZON_EXCEEDED))
+            hint = _finer_unit(fire_at, now) if name == "fire_at" else ""
+            faults.append(Fault(f"{at}/{name}", f"lies more than {days} days ahead{hint}", HORIZON_EXCEEDED))
         return fire_at
 
 
@@ -194,6 +207,28 @@ def _all_instants(times: list[int | str]) -> list[int] | None:
     except (TypeError, ValueError):
         return None
     return None if least < MIN_FIRE_AT else times  # type: ignore[return-value]
+
+
+def _instant(value: Any) -> int:
+    """Unix ms of a fire_at. Raises ValueError."""
+    if isinstance(value, float) and 0 <= value < MIN_FIRE_AT:
+        value = int(value)  # a reading of a clock in seconds: the reason is the one that an integer gets
+    return parse_instant(value)
+
+
+def _finer_unit(fire_at: int, now: Now) -> str:
+    """What a time far beyond the horizon was perhaps meant as."""
+    for thousands, unit in ((1_000, "microseconds"), (1_000_000, "nanoseconds")):
+        if abs(fire_at // thousands - now.wall_ms) < _UNIT_DOUBT_MS:
+            return f"; was it {unit}?"
+    return ""
+
+
+def _unknown(type: str) -> str:
+    """Why a type can't be armed, with the way out."""
+    if not is_type_name(type):
+        return f"there is no type {type[:64]!r}: {TYPE_NAME_FAULT}"
+    return f"there is no type {type!r}: PUT /v1/types/{type} first"
 
 
 def _condition(item: ArmBody) -> Condition:
