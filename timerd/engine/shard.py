@@ -9,6 +9,7 @@ A shard has no clock, no I/O and no randomness. Messages, in the order in which 
 they were stepped, decide everything. Its state changes only in `State.apply`.
 """
 
+from bisect import bisect_right
 from collections.abc import Callable
 from typing import Any
 
@@ -155,12 +156,7 @@ class Shard:
 
     def pinned(self, last_lsn: int) -> int:
         """How many slots have no slice after `last_lsn` (inclusive)."""
-        count = 0
-        for lsn in self.state.covered.values():
-            if lsn > last_lsn:
-                break
-            count += 1
-        return count
+        return bisect_right(list(self.state.covered.values()), last_lsn)  # they ascend
 
     def _write_slice(self) -> None:
         state = self.state
