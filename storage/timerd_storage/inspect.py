@@ -4,19 +4,20 @@ Works beside a running process too: it takes no lock, and may then find a last w
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Iterable, Iterator, Sized
 from pathlib import Path
-from typing import NamedTuple, TextIO
+from typing import Final, NamedTuple, TextIO
 
 from timerd.engine.errors import CorruptLog
 from timerd.engine.record import Armed, Checkpoint, Closed, Fired, Owned, Record, Relocated
 from timerd.engine.timer import BodyRef
-from timerd_storage import body, files, recover
+from timerd_storage import body, files, recover, segment
 from timerd_storage.body_files import BodyFiles
 from timerd_storage.disk import OsDisk
 from timerd_storage.recover import Arrangement, Ending, FileHead, Lsns
 
-GOOD, DAMAGED = 0, 1
+GOOD, DAMAGED, ABSENT = 0, 1, 2
+CATALOG_NAME: Final = "catalog.sqlite"
 
 
 class Found(NamedTuple):
@@ -33,8 +34,27 @@ def inspect(directory: Path, out: TextIO) -> int:
 
 
 def verify(directory: Path, out: TextIO) -> int:
-    """Read everything, bodies included. 0: a start would take all of it, but for a torn last write; 1: damaged."""
+    """Read everything, bodies included.
+
+    0: a start would take all of it, but for a torn last write. 1: damaged, or missing. 2: no data directory.
+    """
     return _report(directory, out, frames=False)
+
+
+def lack(directory: Path) -> tuple[int, str] | None:
+    """What makes this a directory without a log to look at, and the exit code for it; None: there is one.
+
+    A lock alone is a first start that got no further.
+    """
+    names = OsDisk().list_directory(directory)
+    if any(segment.number_of(name) is not None for name in names):
+        return None
+    if CATALOG_NAME in names or any(body.number_of(name) is not None for name in names):
+        rest = "a catalogue" if CATALOG_NAME in names else "payloads"
+        return DAMAGED, f"the log is missing: {directory} has {rest}, and no segment of a log"
+    if files.LOCK_NAME not in names:
+        return ABSENT, f"no data directory: {directory} has no log, no catalogue and no lock"
+    return None
 
 
 def arrangement(directory: Path) -> Arrangement:
@@ -56,6 +76,10 @@ def segments(found: Arrangement) -> Iterator[Found]:
 
 
 def _report(directory: Path, out: TextIO, *, frames: bool) -> int:
+    if lacking := lack(directory):
+        code, reason = lacking
+        print(reason, file=out)
+        return code
     verdict = GOOD
     total = 0
     shards: dict[int, tuple[int, int]] = {}
@@ -74,7 +98,7 @@ def _report(directory: Path, out: TextIO, *, frames: bool) -> int:
                 total += 1
                 if frames:
                     at = f"{recover.offset_of(header, raw.position):>10}  shard {raw.shard}  lsn {raw.lsn}"
-                    print(f"{at}  {len(raw.payload)} bytes  {_kinds(records)}", file=out)
+                    print(f"{at}  {len(raw.payload)} bytes  {kinds(records)}", file=out)
             if each.ending.torn:
                 at = f"{recover.offset_of(header, each.ending.position):>10}"
                 print(f"{at}  TORN: {each.ending.torn}. The next start cuts the log here by itself.", file=out)
@@ -113,15 +137,15 @@ def _bodies(directory: Path, places: Iterable[BodyRef], out: TextIO) -> int:
     return verdict
 
 
-def _kinds(records: Sequence[Record]) -> str:
-    """The records of a frame, counted by kind; of timers, how many."""
-    kinds: Counter[str] = Counter()
+def kinds(records: Iterable[Record]) -> str:
+    """Records, counted by kind; in brackets, how many timers they are about."""
+    counts: Counter[str] = Counter()
     timers: Counter[str] = Counter()
     for record in records:
         kind = type(record).__name__
-        kinds[kind] += 1
+        counts[kind] += 1
         timers[kind] += len(_members(record))
-    return "  ".join(f"{kind} x{count} ({timers[kind]})" for kind, count in kinds.items())
+    return "  ".join(f"{kind} x{count} ({timers[kind]})" for kind, count in counts.items())
 
 
 def _members(record: Record) -> Sized:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple, TextIO
 
 from timerd.engine.errors import CorruptLog
+from timerd.engine.record import Record
 from timerd_storage import files, frame, inspect, segment
 from timerd_storage.disk import OsDisk
 from timerd_storage.recover import FileHead, Lsns, decode, is_opened, offset_of
@@ -27,7 +28,14 @@ class Cut(NamedTuple):
 
 
 def repair(directory: Path, out: TextIO) -> int:
-    """Cut a damaged log at its last good frame. 0: repaired. 1: refused: it is sound, in use, or has no beginning."""
+    """Cut a damaged log at its last good frame.
+
+    0: repaired. 1: refused: it is sound, in use, missing, or has no beginning. 2: no data directory.
+    """
+    if lacking := inspect.lack(directory):  # before the lock, which would be made
+        code, reason = lacking
+        print(f"refused: {reason}", file=out)
+        return code
     disk = OsDisk()
     try:
         lock = disk.lock(directory / files.LOCK_NAME)
@@ -97,6 +105,7 @@ def _last_good(disk: OsDisk, heads: list[FileHead]) -> Cut | None:
 def _tell(disk: OsDisk, cut: Cut, touched: list[FileHead], out: TextIO) -> None:
     """Name every whole frame behind the cut; what is not whole has no name."""
     given_up = 0
+    known: list[Record] = []
     for head in touched:
         if head.header is None:
             if not head.empty:
@@ -105,9 +114,19 @@ def _tell(disk: OsDisk, cut: Cut, touched: list[FileHead], out: TextIO) -> None:
         data = files.contents(disk, head.path)
         start = cut.position if head is cut.head else head.header.first
         for raw in frame.search(data, offset_of(head.header, start) - 1, start - 1):
-            print(f"given up: shard {raw.shard} lsn {raw.lsn} ({len(raw.payload)} bytes, {head.path.name})", file=out)
+            try:
+                records = decode(head.path, head.header, raw)
+            except CorruptLog:
+                holds = "its records can't be read"
+            else:
+                known += records
+                holds = inspect.kinds(records)
+            size = f"{len(raw.payload)} bytes, {head.path.name}"
+            print(f"given up: shard {raw.shard} lsn {raw.lsn} ({size}): {holds}", file=out)
             given_up += 1
     print(f"given up: {given_up} whole frames, and whatever lay in the damaged places", file=out)
+    if known:
+        print(f"in the whole frames, records of each kind (and timers they name): {inspect.kinds(known)}", file=out)
 
 
 def _copy(disk: OsDisk, path: Path) -> Path:

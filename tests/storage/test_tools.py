@@ -1,6 +1,7 @@
 """`timerd log inspect | verify | repair`, on logs in real directories."""
 
 import io
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -180,6 +181,38 @@ async def test_a_damaged_body_is_found_by_verify(tmp_path: Path, frames: list[Fr
     assert "1 DAMAGED" in text
 
 
-async def test_an_empty_directory_is_a_good_log(tmp_path: Path) -> None:
+def test_what_is_no_data_directory_is_no_good_log(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    for tool in (inspect.inspect, inspect.verify, repair.repair):
+        code, text = told(tool, tmp_path)
+        assert code == 2
+        assert f"no data directory: {tmp_path}" in text
+    assert list(files(tmp_path)) == ["notes.txt"], "not even a lock"
+
+
+def test_a_first_start_that_got_no_further_than_its_lock_is_a_good_log(tmp_path: Path) -> None:
+    (tmp_path / "lock").touch()
     assert told(inspect.verify, tmp_path) == (0, "0 frames, good\n")
     assert told(repair.repair, tmp_path)[0] == 1
+
+
+@pytest.mark.parametrize("name", ["catalog.sqlite", "000000000001.bodies"])
+def test_a_directory_without_its_log_is_damaged(tmp_path: Path, name: str) -> None:
+    (tmp_path / "lock").touch()
+    (tmp_path / name).touch()
+    for tool in (inspect.inspect, inspect.verify, repair.repair):
+        code, text = told(tool, tmp_path)
+        assert code == 1
+        assert "the log is missing" in text
+
+
+async def test_repair_counts_what_it_gives_up(tmp_path: Path, frames: list[Frame]) -> None:
+    damage(tmp_path / "000000000002.log", middle(tmp_path / "000000000002.log"))
+    code, text = told(repair.repair, tmp_path)
+    assert code == 0
+    named = [line for line in text.splitlines() if line.startswith("given up: shard")]
+    assert named[-1].startswith("given up: shard 0 lsn 20 ")
+    assert named[-1].endswith(": Fired x1 (4)  Armed x1 (1)")
+    counted = sum(len(frame.records) for frame in frames[-len(named) :])
+    total = next(line for line in text.splitlines() if line.startswith("in the whole frames"))
+    assert sum(int(number) for number in re.findall(r" x([0-9]+) ", total)) == counted

@@ -21,7 +21,7 @@ def inspect_command(directory: Directory) -> None:
 
 @app.command("verify")
 def verify_command(directory: Directory) -> None:
-    """Read everything. Exit 0: a start would have all of it. Exit 1: damaged. Changes nothing."""
+    """Read everything. Exit 0: a start would have all of it. 1: damaged. 2: no data directory. Changes nothing."""
     raise typer.Exit(inspection.verify(directory, sys.stdout))
 
 
