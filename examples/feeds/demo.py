@@ -89,6 +89,7 @@ class _Run:
         self._folder = folder
         self._polls: list[Poll] = []
         self._outages: list[tuple[int, int]] = []
+        self._killed = False
         self._children: dict[str, Child] = {}
         self._interrupted = asyncio.Event()
         self._stats = TypeStats()
@@ -111,6 +112,7 @@ class _Run:
             url = await stack.enter_async_context(listening(processor(service.handle), options.host, options.port))
             timerd = options.timerd or await self._start_timerd(stack)
             client = await stack.enter_async_context(AsyncTimerd(timerd, key=options.key))
+            began = now_ms()
             first_due = await start(client, store, self._feeds, url, options.interval, options.max_lag)
             self._count_absence(min(first_due.values()))
             await self._watch(client, service)
@@ -122,7 +124,8 @@ class _Run:
         if not options.judged:
             return 0
         cadence = Cadence(_ms(options.interval), _ms(options.failed_interval_max))
-        verdict = self._judge(Plan(first_due, cadence, _ms(options.max_lag), ended, self._outages))
+        max_lag_ms = _ms(options.max_lag)
+        verdict = self._judge(Plan(first_due, cadence, max_lag_ms, ended, self._outages, began, self._killed))
         return INTERRUPTED if self._interrupted.is_set() else 0 if verdict.passed else 1
 
     def _count_absence(self, oldest_due: int) -> None:
@@ -180,7 +183,7 @@ class _Run:
 
     async def _kill_timerd(self) -> str:
         """A power cut in the middle: kill -9, and the same again on the same data."""
-        down = now_ms()
+        down, self._killed = now_ms(), True
         await self._children["timerd"].kill()
         await self._start("timerd", self._timerd_command, None)
         self._outages.append((down, now_ms()))

@@ -13,6 +13,8 @@ a longer one after failures. Walking a feed's requests in order finds
 
 While timerd was down on purpose it can't deliver, so time in an outage is not counted as lag. Twice and early get no
 such allowance: a crash excuses no poll too many.
+
+What a run was too short to show is not judged. A check is, once every feed should have been polled twice.
 """
 
 from collections import defaultdict
@@ -46,11 +48,17 @@ class Plan(NamedTuple):
     max_lag_ms: int
     ended: int
     outages: Sequence[tuple[int, int]] = ()
+    began: int = 0
+    """When somebody began to look; feeds may have been due before."""
+    killed: bool = False
+    """One of the outages is of timerd, and the claims that it bears on say so."""
 
 
 class Check(NamedTuple):
     claim: str
     violations: list[str]
+    judged: bool = True
+    """Without violations, this tells a claim that held from one that was not put to the test."""
 
 
 class Verdict(NamedTuple):
@@ -64,8 +72,12 @@ class Verdict(NamedTuple):
 
     @property
     def passed(self) -> bool:
-        """A run in which nothing happened proves nothing."""
-        return self.polls > 0 and not any(check.violations for check in self.checks)
+        """A run in which nothing happened, or not enough, proves nothing."""
+        return self.polls > 0 and not self.failed and all(check.judged for check in self.checks)
+
+    @property
+    def failed(self) -> bool:
+        return any(check.violations for check in self.checks)
 
 
 def judge(seen: Iterable[Seen], plan: Plan) -> Verdict:
@@ -75,11 +87,15 @@ def judge(seen: Iterable[Seen], plan: Plan) -> Verdict:
         if one.at <= plan.ended:
             by_url[one.url].append(one)
     bound = plan.max_lag_ms + LATE_MS_MAX
-    missing = Check("every feed polled as often as its interval says", [])
-    early = Check("none early", [])
-    late = Check(f"no lag above max_lag + 1 s ({bound / 1000:g} s)", [])
-    twice = Check("none twice within an interval", [])
-    strange = Check("nothing polled that is not on the list", [url for url in by_url if url not in plan.first_due])
+    last_due = max([plan.began, *plan.first_due.values()])
+    judged = plan.ended >= last_due + plan.cadence.interval_ms + bound
+    up = ", while timerd was up" if plan.killed else ""
+    missing = Check(f"every feed polled as often as its interval says{up}", [], judged)
+    early = Check("none early", [], judged)
+    late = Check(f"no lag above max_lag + 1 s ({bound / 1000:g} s){up}", [], judged)
+    twice = Check("none twice within an interval", [], judged)
+    unlisted = [url for url in by_url if url not in plan.first_due]
+    strange = Check("nothing polled that is not on the list", unlisted, judged)
     lags: list[int] = []
 
     for url, due in plan.first_due.items():

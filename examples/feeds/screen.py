@@ -110,12 +110,20 @@ def show_verdict(
         f"  lag        p50 {p50} ms, p99 {p99} ms, max {most} ms",
     ]
     for check in verdict.checks:
-        mark = "[red]FAILED[/red]" if check.violations else "[green]ok[/green]    "
-        count = f": {len(check.violations)} violations" if check.violations else ""
+        if check.violations:
+            mark, count = "[red]FAILED[/red]    ", f": {len(check.violations)} violations"
+        else:
+            mark, count = "[green]ok[/green]        " if check.judged else "[yellow]not judged[/yellow]", ""
         lines.append(f"  {mark}  {check.claim}{count}")
-        lines += (f"            {escape(example)}" for example in check.violations[:EXAMPLES_SHOWN])
-    word = "[bold green]passed[/bold green]" if verdict.passed else "[bold red]failed[/bold red]"
-    lines.append(f"{word}, until it was interrupted" if cut_short else word)
+        lines += (f"                {escape(example)}" for example in check.violations[:EXAMPLES_SHOWN])
+    until = ", until it was interrupted" if cut_short else ""
+    if verdict.passed:
+        lines.append(f"[bold green]passed[/bold green]{until}")
+    elif verdict.failed:
+        lines.append(f"[bold red]failed[/bold red]{until}")
+    else:
+        ended = "was interrupted" if cut_short else "ended"
+        lines.append(f"[bold yellow]not judged[/bold yellow]: it {ended} before every feed had been due twice")
     console.print("\n".join(lines), highlight=False, soft_wrap=True)
 
 

@@ -71,6 +71,36 @@ def test_a_feed_never_polled_is_missing() -> None:
     assert found([], ended=2_500) == []
 
 
+def test_what_a_run_was_too_short_for_is_not_judged() -> None:
+    # The second poll is due at 6,000 and may be 2,000 late.
+    short, long = verdict(good(*TIMES[:2]), ended=7_999), verdict(good(*TIMES[:2]), ended=8_000)
+    assert not any(check.judged for check in short.checks)
+    assert (short.passed, short.failed) == (False, False)
+    assert all(check.judged for check in long.checks)
+    assert long.passed
+
+
+def test_what_was_due_before_anybody_looked_is_not_judged_by_it() -> None:
+    plan = Plan({URL: 1_000}, CADENCE, 1_000, 90_000, [(1_000, 95_000)], began=85_000)
+    assert not judge([], plan).failed
+    assert not judge([], plan).passed
+
+
+def test_a_short_run_fails_by_what_it_did_show() -> None:
+    assert verdict(good(700, 1_000), ended=3_000).failed
+
+
+def test_after_a_kill_the_claims_that_allow_for_it_say_so() -> None:
+    plan = Plan({URL: 1_000}, CADENCE, 1_000, 27_000, killed=True)
+    assert [", while timerd was up" in check.claim for check in judge([], plan).checks] == [
+        True,
+        False,
+        True,
+        False,
+        False,
+    ]
+
+
 def test_a_run_without_polls_does_not_pass() -> None:
     assert not verdict([], ended=2_500).passed
 
