@@ -10,6 +10,7 @@ import os
 import sys
 from datetime import timedelta
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from .demo import Options, execute
 from .service import CUTOFF_S
@@ -45,7 +46,12 @@ def main() -> None:
     add("--online", action="store_true", help="poll the network instead of the local provider")
     add("--kill", action="store_true", help="kill -9 timerd in the middle of the demo and start it again")
     add("--db", type=Path, help="the service's own store (default: one that goes with the run)")
-    add("--timerd", metavar="URL", help="use a running timerd (default: start one); TIMERD_API_KEY is its key")
+    add(
+        "--timerd",
+        metavar="URL",
+        type=_address,
+        help="a running timerd, its key in TIMERD_API_KEY (default: start one)",
+    )
     add("--host", default="127.0.0.1", help="where the service listens, as timerd reaches it")
     add("--port", type=int, default=0, help="0 takes a free one")
     add("--seed", type=int, default=1, help="of the local provider")
@@ -75,6 +81,13 @@ def main() -> None:
         seed=given.seed,
     )
     sys.exit(execute(options))
+
+
+def _address(text: str) -> str:
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise argparse.ArgumentTypeError(f"an address such as http://127.0.0.1:8470, not {text!r}")
+    return text
 
 
 def _positive(text: str) -> float:

@@ -61,9 +61,11 @@ class Options(NamedTuple):
 async def run(options: Options, console: Console) -> int:
     """Run until the time is up or a signal comes. Answers the exit code."""
     lists = opml.read(options.opml)
+    if options.judged:
+        console.print(_plan(options, len(lists.feeds)), highlight=False)
+    files = "1 file" if lists.files == 1 else f"{lists.files} files"
     console.print(
-        f"{len(lists.feeds):,} feeds from {lists.files} files ({lists.duplicates} named twice, "
-        f"{len(lists.skipped)} skipped)",
+        f"{len(lists.feeds):,} feeds from {files} ({lists.duplicates} named twice, {len(lists.skipped)} skipped)",
         highlight=False,
     )
     for skipped in lists.skipped:
@@ -79,6 +81,22 @@ async def run(options: Options, console: Console) -> int:
             console.print(f"logs are kept in {folder}", highlight=False)
         else:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _plan(options: Options, feeds: int) -> str:
+    """What a demo is about to do, for somebody who sees it the first time."""
+    timerd = f"This uses the timerd at {options.timerd}" if options.timerd else "This starts a timerd of its own"
+    if options.online:
+        source, log = f"polls {feeds:,} feeds on the network", "the times at which polls left"
+    else:
+        source = f"a local provider of {feeds:,} feeds, some of them broken or slow on purpose"
+        source, log = f"starts {source}" if options.timerd else source, "the provider's log of requests"
+    kill = "\nHalfway timerd is killed with kill -9 and started again on the same data." if options.kill else ""
+    return (
+        f"{timerd} and {source}.\n"
+        f"Each feed is polled every {options.interval.total_seconds():g} s, for {options.seconds:g} s; "
+        f"then the run is judged by {log}.{kill}\n"
+    )
 
 
 class _Run:
@@ -239,7 +257,10 @@ def execute(options: Options) -> int:
     except opml.BadList as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    except (ChildFailed, TimerdError, OSError) as error:
+    except TimerdError as error:
+        print(f"error: timerd{f' at {options.timerd}' if options.timerd else ''}: {error}", file=sys.stderr)
+        return 1
+    except (ChildFailed, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
 

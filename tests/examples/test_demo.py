@@ -45,7 +45,13 @@ def test_a_bad_list_is_named_and_nothing_is_started(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [("--interval", "1"), ("--kill", "--timerd", "http://127.0.0.1:1"), ("--max-lag", "-1")]
+    "options",
+    [
+        ("--interval", "1"),
+        ("--kill", "--timerd", "http://127.0.0.1:1"),
+        ("--max-lag", "-1"),
+        ("--timerd", "127.0.0.1:8470"),
+    ],
 )
 def test_options_that_can_t_work_are_refused(tmp_path: Path, options: tuple[str, ...]) -> None:
     ended = run(*options, tmp=tmp_path)
@@ -54,10 +60,19 @@ def test_options_that_can_t_work_are_refused(tmp_path: Path, options: tuple[str,
 
 
 @pytest.mark.slow
+def test_a_timerd_that_is_not_there_is_named(tmp_path: Path) -> None:
+    ended = run("--timerd", "http://127.0.0.1:1", tmp=tmp_path)
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("error: timerd at http://127.0.0.1:1: ")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [(), ("--kill",)], ids=["plain", "kill"])
 def test_a_short_run_passes(tmp_path: Path, options: tuple[str, ...]) -> None:
     ended = run("--seconds", "14", *options, tmp=tmp_path)
     assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert ended.stdout.startswith("This starts a timerd of its own and a local provider of 30")
+    assert "30 feeds from 1 file (" in ended.stdout
     assert "judged by the provider's own log" in ended.stdout
     assert ended.stdout.rstrip().endswith("passed")
     assert ended.stdout.count("  ok  ") == 5
