@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from timerd import __version__
-from timerd.cli import bench, demo, logs, serving, timers
+from timerd.cli import bench, dead, demo, logs, serving, timers, types
 
 app = typer.Typer(
     name="timerd",
@@ -13,6 +13,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # it takes "[default: 10s]" for markup, and leaves it out
 )
 
 
@@ -38,6 +39,9 @@ app.command("arm")(timers.arm_command)
 app.command("get")(timers.get_command)
 app.command("cancel")(timers.cancel_command)
 app.command("list")(timers.list_command)
-app.command("types")(timers.types_command)
+app.command("fire")(timers.fire_command)
+app.command("types")(types.types_command)
+app.add_typer(types.app, name="type")
+app.add_typer(dead.app, name="dead")
 app.command("stats")(timers.stats_command)
 app.add_typer(logs.app, name="log")

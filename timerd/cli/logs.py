@@ -9,7 +9,9 @@ import typer
 from timerd_storage import inspect as inspection
 from timerd_storage import repair as mending
 
-app = typer.Typer(help="Inspect, verify or repair the log of a data directory.", no_args_is_help=True)
+app = typer.Typer(
+    help="Inspect, verify or repair the log of a data directory.", no_args_is_help=True, rich_markup_mode=None
+)
 Directory = Annotated[Path, typer.Argument(help="A data directory.", exists=True, file_okay=False)]
 
 

@@ -1,57 +1,75 @@
-"""Commands that talk to a running timerd: arm, get, cancel, list, types, stats.
-
-They print the service's JSON, so that scripts can read it; a problem goes to stderr in words, and exits with 1.
-"""
+"""Commands about timers: arm, get, cancel, fire, list; and stats."""
 
 import json
-import urllib.error
-import urllib.parse
-import urllib.request
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
-Url = Annotated[str, typer.Option("--url", envvar="TIMERD_URL", help="Where timerd listens.")]
-Key = Annotated[str | None, typer.Option("--key", envvar="TIMERD_API_KEY", help="Bearer key.", show_default=False)]
-DEFAULT_URL = "http://127.0.0.1:8470"
-TIMEOUT_S = 30
+from timerd.cli.call import DEFAULT_URL, PAGE_SIZE_MAX, Key, Server, Url, misuse, number, query_text, segment, show
+
+_ARM_NAMES: Final = {
+    "/timers/0/id": "ID",
+    "/timers/0/type": "--type",
+    "/timers/0/fire_at": "--at",
+    "/timers/0/delay": "--in",
+    "/timers/0/payload": "--payload",
+    "/timers/0/mode": "--mode",
+    "/timers/0/if_generation": "--if-generation",
+}
+_LIST_NAMES: Final = {"type": "--type", "state": "--state", "id_prefix": "--prefix"}
+_ID_NAMES: Final = {"id": "ID"}
+Id = Annotated[str, typer.Argument(help="The timer's id.")]
 
 
 def arm_command(
-    id: Annotated[str, typer.Argument(help="The timer's id.")],
+    id: Id,
     type: Annotated[str, typer.Option("--type", help="Its type.")],
     at: Annotated[str | None, typer.Option(help="Fire time: RFC 3339 with an offset, or Unix ms.")] = None,
-    delay: Annotated[str | None, typer.Option("--in", help='Time from now: "10s", "36h", "60d".')] = None,
+    delay: Annotated[
+        str | None, typer.Option("--in", help='Time from now: "10s", "36h", "60d", or plain seconds.')
+    ] = None,
     payload: Annotated[str | None, typer.Option(help="Payload, as JSON.")] = None,
     mode: Annotated[str, typer.Option(help="replace, earliest, latest or keep.")] = "replace",
+    if_generation: Annotated[
+        int | None, typer.Option(help="Only over this generation; 0 = only if nothing stands.")
+    ] = None,
     url: Url = DEFAULT_URL,
     key: Key = None,
 ) -> None:
-    """Arm a timer, or move it."""
-    if (at is None) == (delay is None):
-        _refuse("give one of --at and --in")
+    """Arm a timer, or move it. What is left out (a payload too) is not kept from before."""
     item: dict[str, Any] = {"id": id, "type": type, "mode": mode}
-    if at is not None:
-        item["fire_at"] = int(at) if at.lstrip("-").isdigit() else at
+    if at is not None and delay is None:
+        item["fire_at"] = number(at)
+    elif delay is not None and at is None:
+        item["delay"] = number(delay)
     else:
-        item["delay"] = delay
+        misuse("give one of --at and --in")
+    if if_generation is not None:
+        item["if_generation"] = if_generation
     if payload is not None:
         try:
-            item["payload"] = json.loads(payload)
+            item["payload"] = json.loads(payload, parse_constant=_refuse_constant)
         except ValueError as error:
-            _refuse(f"--payload is no JSON: {error}")
-    answer = _call(url, key, "POST", "/v1/timers", {"timers": [item]})
-    _print(answer["results"][0])
+            misuse(f"--payload is no JSON: {error}")
+    answer = Server(url, key).call("POST", "/v1/timers", {"timers": [item]}, _ARM_NAMES)
+    show(answer["results"][0])
 
 
-def get_command(id: str, url: Url = DEFAULT_URL, key: Key = None) -> None:
+def get_command(id: Id, url: Url = DEFAULT_URL, key: Key = None) -> None:
     """Show a timer."""
-    _print(_call(url, key, "GET", f"/v1/timers/{_segment(id)}"))
+    show(Server(url, key).call("GET", f"/v1/timers/{segment(id)}", names=_ID_NAMES))
 
 
-def cancel_command(ids: list[str], url: Url = DEFAULT_URL, key: Key = None) -> None:
-    """Cancel timers."""
-    _print(_call(url, key, "POST", "/v1/timers:cancel", {"ids": ids}))
+def fire_command(id: Id, url: Url = DEFAULT_URL, key: Key = None) -> None:
+    """Re-arm a timer to now. It waits for no batch; one that is in flight is left alone."""
+    show(Server(url, key).call("POST", f"/v1/timers/{segment(id)}:fire", names=_ID_NAMES))
+
+
+def cancel_command(
+    ids: Annotated[list[str], typer.Argument(help="The timers' ids.")], url: Url = DEFAULT_URL, key: Key = None
+) -> None:
+    """Cancel timers, dead ones too."""
+    show(Server(url, key).call("POST", "/v1/timers:cancel", {"ids": ids}, id_names(ids)))
 
 
 def list_command(
@@ -65,74 +83,29 @@ def list_command(
     url: Url = DEFAULT_URL,
     key: Key = None,
 ) -> None:
-    """List timers, one JSON object a line."""
-    if soonest:
-        query = _query(type=type, limit=min(limit, 1000))
-        for timer in _call(url, key, "GET", f"/v1/timers:next{query}")["timers"]:
-            _print(timer, indent=None)
+    """List timers, one JSON object a line. Without --soonest the order is stable, but not by time."""
+    if not soonest:
+        Server(url, key).pages("/v1/timers", "timers", limit, _LIST_NAMES, type=type, state=state, id_prefix=prefix)
         return
-    token: str | None = None
-    while limit > 0:
-        query = _query(type=type, state=state, id_prefix=prefix, page_size=min(limit, 1000), page_token=token)
-        page = _call(url, key, "GET", f"/v1/timers{query}")
-        for timer in page["timers"]:
-            _print(timer, indent=None)
-        limit -= len(page["timers"])
-        token = page.get("next_page_token")
-        if token is None:
-            break
-
-
-def types_command(url: Url = DEFAULT_URL, key: Key = None) -> None:
-    """Show all types."""
-    _print(_call(url, key, "GET", "/v1/types"))
+    if state is not None or prefix is not None:
+        misuse("--soonest goes with --type and --limit, not with --state or --prefix")
+    if limit > PAGE_SIZE_MAX:
+        misuse(f"--soonest shows at most {PAGE_SIZE_MAX} timers; --limit is {limit}")
+    query = query_text(type=type, limit=limit)
+    for timer in Server(url, key).call("GET", f"/v1/timers:next{query}", names=_LIST_NAMES)["timers"]:
+        show(timer, indent=None)
 
 
 def stats_command(url: Url = DEFAULT_URL, key: Key = None) -> None:
     """Show counts by type, and how the service is."""
-    _print({"status": _call(url, key, "GET", "/v1/status"), **_call(url, key, "GET", "/v1/stats")})
+    server = Server(url, key)
+    show({"status": server.call("GET", "/v1/status"), **server.call("GET", "/v1/stats")})
 
 
-def _segment(id: str) -> str:
-    return urllib.parse.quote(id, safe="")
+def id_names(ids: list[str]) -> dict[str, str]:
+    """What the command line calls the members of a body's `ids`."""
+    return {f"/ids/{index}": f"ID {id!r}" for index, id in enumerate(ids)} | {"/ids": "ID"}
 
 
-def _query(**fields: Any) -> str:
-    given = {name: value for name, value in fields.items() if value is not None}
-    return "?" + urllib.parse.urlencode(given) if given else ""
-
-
-def _call(url: str, key: str | None, method: str, path: str, body: Any = None) -> Any:
-    if not url.startswith(("http://", "https://")):
-        _refuse(f"--url {url}: give it with http:// or https://")
-    headers = {"Content-Type": "application/json"}
-    if key:
-        headers["Authorization"] = f"Bearer {key}"
-    data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url.rstrip("/") + path, data, headers, method=method)  # noqa: S310 - scheme checked
-    try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:  # noqa: S310 - scheme checked
-            return json.load(answer)
-    except urllib.error.HTTPError as error:
-        _refuse(_problem(error))
-    except (OSError, ValueError) as error:
-        _refuse(f"no answer from {url}: {getattr(error, 'reason', error)}")
-
-
-def _problem(error: urllib.error.HTTPError) -> str:
-    try:
-        problem = json.load(error)
-        lines = [f"{error.code} {problem['type'].rsplit('/', 1)[-1]}: {problem.get('detail') or problem['title']}"]
-        lines += [f"  {fault['pointer']}: {fault['detail']}" for fault in problem.get("errors", ())]
-        return "\n".join(lines)
-    except (ValueError, KeyError, TypeError):
-        return f"{error.code} {error.reason}"
-
-
-def _print(value: Any, indent: int | None = 2) -> None:
-    typer.echo(json.dumps(value, indent=indent, ensure_ascii=False))
-
-
-def _refuse(why: str) -> Any:
-    typer.echo(f"timerd: {why}", err=True)
-    raise typer.Exit(1)
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"JSON has no {name}")

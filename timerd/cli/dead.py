@@ -1,0 +1,43 @@
+"""Commands about dead letters, the timers that were given up: `timerd dead list|replay|purge`."""
+
+from typing import Annotated, Any, Final
+
+import typer
+
+from timerd.cli.call import DEFAULT_URL, Key, Server, Url, misuse, show
+from timerd.cli.timers import id_names
+
+app = typer.Typer(help="List, replay or purge dead letters.", no_args_is_help=True, rich_markup_mode=None)
+Ids = Annotated[list[str] | None, typer.Argument(help="Ids of dead letters.")]
+AllOf = Annotated[str | None, typer.Option("--type", help="All dead letters of this type, instead of ids.")]
+_NAMES: Final = {"/type": "--type"}
+
+
+@app.command("list")
+def list_command(
+    type: Annotated[str | None, typer.Option("--type", help="Only of this type.")] = None,
+    limit: Annotated[int, typer.Option(help="At most so many.", min=1)] = 100,
+    url: Url = DEFAULT_URL,
+    key: Key = None,
+) -> None:
+    """List dead letters, one JSON object a line."""
+    Server(url, key).pages("/v1/dead-letters", "dead_letters", limit, {"type": "--type"}, type=type)
+
+
+@app.command("replay")
+def replay_command(ids: Ids = None, type: AllOf = None, url: Url = DEFAULT_URL, key: Key = None) -> None:
+    """Let dead letters live again, as new generations that are due by their old fire times. Prints how many."""
+    show(Server(url, key).call("POST", "/v1/dead-letters:replay", *_chosen(ids, type)))
+
+
+@app.command("purge")
+def purge_command(ids: Ids = None, type: AllOf = None, url: Url = DEFAULT_URL, key: Key = None) -> None:
+    """Forget dead letters for ever. Prints how many."""
+    show(Server(url, key).call("POST", "/v1/dead-letters:purge", *_chosen(ids, type)))
+
+
+def _chosen(ids: list[str] | None, type: str | None) -> tuple[dict[str, Any], dict[str, str]]:
+    """The body, and what the command line calls its parts."""
+    if bool(ids) == (type is not None):
+        misuse("give ids, or --type for all of a type")
+    return ({"ids": ids}, id_names(ids)) if ids else ({"type": type}, _NAMES)

@@ -1,0 +1,129 @@
+"""Commands about types: `timerd types`, and `timerd type put|get|pause|resume|delete`."""
+
+from typing import Annotated, Any, Final
+
+import typer
+
+from timerd.cli.call import DEFAULT_URL, Key, Server, Url, misuse, number, segment, show
+
+app = typer.Typer(help="Put, show, pause, resume or delete a timer type.", no_args_is_help=True, rich_markup_mode=None)
+Name = Annotated[str, typer.Argument(help="The type's name: [a-z][a-z0-9_.-]{0,63}.")]
+
+_NAMES: Final = {
+    "name": "NAME",
+    "/url": "--url",
+    "/batch_size": "--batch-size",
+    "/max_lag": "--max-lag",
+    "/request_timeout": "--request-timeout",
+    "/max_in_flight": "--max-in-flight",
+    "/max_per_second": "--max-per-second",
+    "/retry/max_attempts": "--max-attempts",
+    "/retry/min_backoff": "--min-backoff",
+    "/retry/max_backoff": "--max-backoff",
+    "/retry/multiplier": "--multiplier",
+    "/retry/jitter": "--jitter",
+    "/signing_secrets": "--secret",
+    "/headers": "--header",
+}
+
+
+def types_command(url: Url = DEFAULT_URL, key: Key = None) -> None:
+    """Show all types."""
+    show(Server(url, key).call("GET", "/v1/types"))
+
+
+@app.command("put")
+def put_command(
+    name: Name,
+    target: Annotated[str, typer.Option("--url", help="Where its batches are POSTed.")],
+    batch_size: Annotated[int | None, typer.Option(help="Most timers in one POST.  [default: 800]")] = None,
+    max_lag: Annotated[
+        str | None, typer.Option(help="How long a due timer may wait for its batch to fill.  [default: 10s]")
+    ] = None,
+    request_timeout: Annotated[str | None, typer.Option(help="For one whole exchange.  [default: 30s]")] = None,
+    max_in_flight: Annotated[int | None, typer.Option(help="POSTs under way at once.  [default: 16]")] = None,
+    max_per_second: Annotated[float | None, typer.Option(help="Timers a second.  [default: no limit]")] = None,
+    max_attempts: Annotated[
+        int | None, typer.Option(help="Counted failures until a dead letter, 0 = no limit.  [default: 0]")
+    ] = None,
+    min_backoff: Annotated[str | None, typer.Option(help="Wait after a first failure.  [default: 1s]")] = None,
+    max_backoff: Annotated[str | None, typer.Option(help="Longest wait.  [default: 5m]")] = None,
+    multiplier: Annotated[float | None, typer.Option(help="What the wait grows by.  [default: 2]")] = None,
+    jitter: Annotated[float | None, typer.Option(help="Random part of a wait, 0 to 1.  [default: 0.2]")] = None,
+    secret: Annotated[
+        list[str] | None,
+        typer.Option(help="Signing secret, whsec_...; repeatable. Without one, those that stand stay."),
+    ] = None,
+    header: Annotated[list[str] | None, typer.Option(help="Sent with every POST, 'Name: value'; repeatable.")] = None,
+    paused: Annotated[bool, typer.Option("--paused", help="Let its timers wait.")] = False,
+    server: Annotated[str, typer.Option("--server", envvar="TIMERD_URL", help="Where timerd listens.")] = DEFAULT_URL,
+    key: Key = None,
+) -> None:
+    """Put a type in place of what was there: what is left out takes its default, so a paused type goes on.
+
+    --url is the processor's here; timerd's own is --server, or TIMERD_URL.
+    """
+    retry = {
+        "max_attempts": max_attempts,
+        "min_backoff": _duration(min_backoff),
+        "max_backoff": _duration(max_backoff),
+        "multiplier": multiplier,
+        "jitter": jitter,
+    }
+    body: dict[str, Any] = {
+        "url": target,
+        "batch_size": batch_size,
+        "max_lag": _duration(max_lag),
+        "request_timeout": _duration(request_timeout),
+        "max_in_flight": max_in_flight,
+        "max_per_second": max_per_second,
+        "retry": _given(retry) or None,
+        "signing_secrets": secret or None,
+        "headers": _headers(header or []) or None,
+        "state": "paused" if paused else None,
+    }
+    show(Server(server, key).call("PUT", f"/v1/types/{segment(name)}", _given(body), _NAMES))
+
+
+@app.command("get")
+def get_command(name: Name, url: Url = DEFAULT_URL, key: Key = None) -> None:
+    """Show a type; secrets as hints, header values masked."""
+    show(Server(url, key).call("GET", f"/v1/types/{segment(name)}"))
+
+
+@app.command("pause")
+def pause_command(name: Name, url: Url = DEFAULT_URL, key: Key = None) -> None:
+    """Let its timers wait."""
+    show(Server(url, key).call("POST", f"/v1/types/{segment(name)}:pause"))
+
+
+@app.command("resume")
+def resume_command(name: Name, url: Url = DEFAULT_URL, key: Key = None) -> None:
+    """Deliver its timers again."""
+    show(Server(url, key).call("POST", f"/v1/types/{segment(name)}:resume"))
+
+
+@app.command("delete")
+def delete_command(name: Name, url: Url = DEFAULT_URL, key: Key = None) -> None:
+    """Delete a type that no timer lives of. Prints nothing."""
+    Server(url, key).call("DELETE", f"/v1/types/{segment(name)}")
+
+
+def _given(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _duration(text: str | None) -> int | float | str | None:
+    return None if text is None else number(text)
+
+
+def _headers(lines: list[str]) -> dict[str, str]:
+    headers: dict[str, str] = {}
+    for line in lines:
+        name, colon, value = line.partition(":")
+        if not colon:
+            misuse(f"--header {line!r}: give it as 'Name: value'")
+        if name in headers:
+            misuse(f"--header {name} is given twice")
+        headers[name] = value.strip()
+    return headers
