@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from timerd_api import schema
+from timerd_api import delivery, schema
 from timerd_api.body import JSON, MSGPACK
 from timerd_api.problem import KINDS, MEDIA_TYPE, TYPE_PREFIX, ProblemView
 from timerd_api.values import EXPIRES
@@ -114,7 +114,7 @@ CALLS: Final = (
 # The other direction: the call that timerd makes, to the url of a type.
 DELIVERY: Final = Call(
     "post", "delivery", "A batch of due timers, POSTed to the url of their type",
-    {200: schema.DeliveryAnswer}, schema.Delivery,
+    {200: delivery.DeliveryAnswer}, delivery.Delivery,
     (
         Parameter("webhook-id", "batch_id; the same in every attempt of the same members", TEXT, "header"),
         Parameter("webhook-timestamp", "Unix seconds of this attempt", TEXT, "header"),

@@ -3,19 +3,24 @@
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import get_args
 
 import httpx
 import msgspec
 import pytest
 from fastapi import FastAPI
+from msgspec.structs import fields
 from openapi_spec_validator import validate
 
 from tests.api.fake_service import FakeService
+from timerd.engine.answer import Accepted, Limits, read_answer
 from timerd.engine.batch import Batch, batch_id, encode_body
+from timerd.engine.now import Now
 from timerd.engine.timer import Failure, Timer
 from timerd_api import openapi
 from timerd_api.app import _Door, create_app
-from timerd_api.schema import DeliveredTimer, Delivery, MisfireBody, RetryBody, TypeBody
+from timerd_api.delivery import DeliveredTimer, Delivery, DeliveryResult
+from timerd_api.schema import MisfireBody, RetryBody, TypeBody
 from timerd_api.settings import ApiSettings
 
 GOLDEN = Path(__file__).parents[2] / "api" / "openapi.json"
@@ -87,8 +92,21 @@ def test_the_delivery_described_is_the_one_that_is_sent() -> None:
     assert msgspec.json.decode(msgspec.json.encode(msgspec.json.decode(body, type=Delivery))) == msgspec.json.decode(
         body
     )
-    fields = {name for t in msgspec.json.decode(body)["timers"] for name in t}
-    assert fields == set(DeliveredTimer.__struct_fields__)
+    members = {name for t in msgspec.json.decode(body)["timers"] for name in t}
+    assert members == set(DeliveredTimer.__struct_fields__)
+
+
+def test_the_results_described_are_those_that_are_understood() -> None:
+    described = get_args(get_args(next(f.type for f in fields(DeliveryResult) if f.name == "status"))[0])
+    for status in described:
+        result = {"id": "a", "status": status, **({"delay": 1} if status == "rearm" else {})}
+        body = msgspec.json.encode({"results": [result]})
+        outcome = read_answer(
+            Now(1_800_000_000_000_000, 0), {"a"}, Limits(), status=200, headers={"content-type": "application/json"},
+            body=body,
+        )  # fmt: skip
+        assert isinstance(outcome, Accepted)
+        assert [r.status for r in outcome.results.values()] == ([] if status == "ok" else [status])
 
 
 def test_what_this_version_refuses_is_not_in_it() -> None:
