@@ -150,13 +150,16 @@ class Dispatch:
     # ---- one batch
 
     def _pump(self, now: Now) -> None:
+        sizes: dict[int, int] = {}  # by batch: all its shards get the same settlement
         while commands := self._dispatcher.commands(now):
             for command in commands:
                 match command:
                     case SendTake(shard, take):
                         self._runner.send(shard, take)
                     case SendSettle(shard, settle):
-                        self._runner.send(shard, settle, self._settle_bytes(settle.results))
+                        if settle.batch_no not in sizes:
+                            sizes[settle.batch_no] = self._settle_bytes(settle.results)
+                        self._runner.send(shard, settle, sizes[settle.batch_no])
                     case Post(batch):
                         self._start(batch)
                     case PauseType(name, reason):
