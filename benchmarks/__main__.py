@@ -16,22 +16,21 @@ import uvloop
 
 from benchmarks import arm, arm_one, fire, idle, memory, rearm, restart
 from benchmarks.figure import Figure, Round, gather, load, show
-from benchmarks.server import LOAD_CORE, SERVER_CORE
+from benchmarks.server import LOAD_CORE, SERVER_CORE, Place
 
-Rounds = Callable[[str | None, list[float]], Awaitable[Round]]
+Rounds = Callable[[Place], Awaitable[Round]]
 NAMES = ("arm", "arm-one", "fire", "rearm", "memory", "restart", "idle")
 ROUNDS: dict[str, Rounds] = {"arm": arm.run, "arm-one": arm_one.run, "fire": fire.run, "memory": memory.run}
 
 
-async def measure(name: str, rounds: int, parent: str | None) -> list[Figure]:
+async def measure(name: str, rounds: int, place: Place) -> list[Figure]:
     if name == "rearm":
-        return await rearm.run(parent)
+        return await rearm.run(place)
     if name == "restart":
-        return await restart.run(parent, rounds)
+        return await restart.run(place, rounds)
     if name == "idle":
-        return await idle.run(parent)
-    others: list[float] = []
-    return gather([await ROUNDS[name](parent, others) for _ in range(rounds)], others)
+        return await idle.run(place)
+    return gather([await ROUNDS[name](place) for _ in range(rounds)])
 
 
 def main() -> None:
@@ -39,6 +38,7 @@ def main() -> None:
     parser.add_argument("name", choices=[*NAMES, "all"])
     parser.add_argument("--rounds", type=int, default=3, help="medians are of this many")
     parser.add_argument("--data", help="directory to make the server's data directories in; put it on the disk meant")
+    parser.add_argument("--quiet", type=float, default=0, help="seconds to wait for a quiet core before each figure")
     parser.add_argument("--json", type=Path, help="write the figures here too")
     given = parser.parse_args()
     if (os.cpu_count() or 1) <= max(SERVER_CORE, LOAD_CORE):
@@ -48,7 +48,7 @@ def main() -> None:
     before = load()
     for name in NAMES if given.name == "all" else (given.name,):
         print(f"{time.strftime('%H:%M:%S')} {name} (load {load()})", file=sys.stderr, flush=True)
-        figures += uvloop.run(measure(name, given.rounds, given.data))
+        figures += uvloop.run(measure(name, given.rounds, Place(given.data, given.quiet)))
     print(show(figures))
     print(f"\nPython {platform.python_version()}, {os.cpu_count()} cores, load {before} before and {load()} after")
     if given.json:

@@ -5,30 +5,28 @@ from typing import Final
 
 from benchmarks import wire
 from benchmarks.figure import Round, Stopwatch
-from benchmarks.server import serving
+from benchmarks.server import Place, serving
 
 TIMERS: Final = 500_000
 BATCH: Final = 1_000
 CONNECTIONS: Final = 8
 
 
-async def run(parent: str | None, others: list[float]) -> Round:
+async def run(place: Place) -> Round:
     """One round, each form on a server of its own."""
     text = [datetime.fromtimestamp(at / 1000, UTC).isoformat(timespec="milliseconds") for at in wire.far(TIMERS)]
     return {
-        **await _form(parent, others, "arm in batches, minimal", wire.far(TIMERS), wire.MINIMAL, False),
-        **await _form(parent, others, "move in batches, minimal", wire.far(TIMERS), wire.MINIMAL, True),
-        **await _form(parent, others, "arm in batches, results", wire.far(TIMERS), b"", False),
-        **await _form(parent, others, "arm in batches, results, RFC 3339", text, b"", False),
+        **await _form(place, "arm in batches, minimal", wire.far(TIMERS), wire.MINIMAL, False),
+        **await _form(place, "move in batches, minimal", wire.far(TIMERS), wire.MINIMAL, True),
+        **await _form(place, "arm in batches, results", wire.far(TIMERS), b"", False),
+        **await _form(place, "arm in batches, results, RFC 3339", text, b"", False),
     }
 
 
-async def _form(
-    parent: str | None, others: list[float], name: str, times: list[int] | list[str], lines: bytes, again: bool
-) -> Round:
+async def _form(place: Place, name: str, times: list[int] | list[str], lines: bytes, again: bool) -> Round:
     ids = wire.ids(TIMERS)
     requests = wire.arms(ids, times, BATCH, lines)
-    async with serving(parent) as server:
+    async with serving(place) as server:
         await wire.put_type(server.port)
         if again:
             before = [at + wire.HOUR_MS for at in wire.far(TIMERS)]
@@ -39,9 +37,8 @@ async def _form(
         watch = Stopwatch(server)
         took = await wire.send_all(server.port, requests, CONNECTIONS)
         watch.stop()
-    others.append(watch.others)
     return {
-        name: (TIMERS / watch.took_s, "/s"),
-        f"{name}: CPU": (watch.cpu_s / TIMERS * 1e6, "us"),
-        f"{name}: p99": (took[len(took) * 99 // 100] * 1000, "ms"),
+        name: (TIMERS / watch.took_s, "/s", watch.others),
+        f"{name}: CPU": (watch.cpu_s / TIMERS * 1e6, "us", watch.others),
+        f"{name}: p99": (took[len(took) * 99 // 100] * 1000, "ms", watch.others),
     }

@@ -11,14 +11,14 @@ import msgspec
 
 from benchmarks import wire
 from benchmarks.figure import Round, Stopwatch
-from benchmarks.server import Server, serving
+from benchmarks.server import Place, Server, serving
 from timerd_client import AsyncTimerd
 
 TIMERS: Final = 60_000
 CONNECTIONS: Final = 64
 
 
-async def run(parent: str | None, others: list[float]) -> Round:
+async def run(place: Place) -> Round:
     """One round."""
     ids, times = wire.ids(TIMERS), wire.far(TIMERS)
     puts = [
@@ -26,27 +26,25 @@ async def run(parent: str | None, others: list[float]) -> Round:
         for id, at in zip(ids, times, strict=True)
     ]
     return {
-        **await _raw(parent, others, "arm one by one, POST", wire.arms(ids, times, 1)),
-        **await _raw(parent, others, "arm one by one, PUT", puts),
-        **await _client(parent, others, "arm one by one, client library", ids, times),
+        **await _raw(place, "arm one by one, POST", wire.arms(ids, times, 1)),
+        **await _raw(place, "arm one by one, PUT", puts),
+        **await _client(place, "arm one by one, client library", ids, times),
     }
 
 
-async def _raw(parent: str | None, others: list[float], name: str, requests: list[bytes]) -> Round:
-    async with serving(parent) as server:
+async def _raw(place: Place, name: str, requests: list[bytes]) -> Round:
+    async with serving(place) as server:
         await wire.put_type(server.port)
         watch = Stopwatch(server)
         took = await wire.send_all(server.port, requests, CONNECTIONS)
         watch.stop()
-    others.append(watch.others)
-    return {**_rates(name, watch), f"{name}: p99": (took[len(took) * 99 // 100] * 1000, "ms")}
+    return {**_rates(name, watch), f"{name}: p99": (took[len(took) * 99 // 100] * 1000, "ms", watch.others)}
 
 
-async def _client(parent: str | None, others: list[float], name: str, ids: list[str], times: list[int]) -> Round:
-    async with serving(parent) as server:
+async def _client(place: Place, name: str, ids: list[str], times: list[int]) -> Round:
+    async with serving(place) as server:
         await wire.put_type(server.port)
         watch = await _arm_through_client(server, ids, times)
-    others.append(watch.others)
     return _rates(name, watch)
 
 
@@ -67,6 +65,6 @@ async def _arm_through_client(server: Server, ids: list[str], times: list[int]) 
 
 def _rates(name: str, watch: Stopwatch) -> Round:
     return {
-        name: (TIMERS / watch.took_s, "/s"),
-        f"{name}: CPU": (watch.cpu_s / TIMERS * 1e6, "us"),
+        name: (TIMERS / watch.took_s, "/s", watch.others),
+        f"{name}: CPU": (watch.cpu_s / TIMERS * 1e6, "us", watch.others),
     }

@@ -3,11 +3,10 @@
 import os
 import statistics
 import time
-from pathlib import Path
 
 import msgspec
 
-from benchmarks.server import SERVER_CORE, TICKS_A_SECOND, Server
+from benchmarks.server import Server, busy_s
 
 
 class Figure(msgspec.Struct):
@@ -24,8 +23,8 @@ class Figure(msgspec.Struct):
         return statistics.median(self.values)
 
 
-Round = dict[str, tuple[float, str]]
-"""name -> (value, unit)"""
+Round = dict[str, tuple[float, str, float]]
+"""name -> (value, unit, share of the server's core that others had)"""
 
 
 class Stopwatch:
@@ -34,20 +33,22 @@ class Stopwatch:
     def __init__(self, server: Server) -> None:
         self._server = server
         self._cpu = server.cpu_s()
-        self._busy = _busy_s()
+        self._busy = busy_s()
         self._begin = time.perf_counter()
         self.took_s = self.cpu_s = self.others = 0.0
 
     def stop(self) -> None:
         self.took_s = time.perf_counter() - self._begin
         self.cpu_s = self._server.cpu_s() - self._cpu
-        self.others = max(0.0, (_busy_s() - self._busy - self.cpu_s) / self.took_s)
+        self.others = max(0.0, (busy_s() - self._busy - self.cpu_s) / self.took_s)
 
 
-def gather(rounds: list[Round], others: list[float]) -> list[Figure]:
+def gather(rounds: list[Round]) -> list[Figure]:
     """The figures that these rounds came to."""
-    share = statistics.median(others) if others else 0.0
-    return [Figure(name, unit, [each[name][0] for each in rounds], share) for name, (_, unit) in rounds[0].items()]
+    return [
+        Figure(name, unit, [each[name][0] for each in rounds], statistics.median([each[name][2] for each in rounds]))
+        for name, (_, unit, _) in rounds[0].items()
+    ]
 
 
 def show(figures: list[Figure]) -> str:
@@ -61,16 +62,6 @@ def show(figures: list[Figure]) -> str:
 
 def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def _busy_s() -> float:
-    """Seconds for which the server's core has been busy, with whatever."""
-    for line in Path("/proc/stat").read_text().splitlines():
-        name, *fields = line.split()
-        if name == f"cpu{SERVER_CORE}":
-            user, nice, system, _, _, irq, softirq, steal = map(int, fields[:8])
-            return (user + nice + system + irq + softirq + steal) / TICKS_A_SECOND
-    return 0.0
 
 
 def load() -> str:

@@ -6,31 +6,31 @@ from typing import Final
 from benchmarks import wire
 from benchmarks.figure import Round
 from benchmarks.processor import Taker, listening
-from benchmarks.server import serving
+from benchmarks.server import Place, serving
 
 TIMERS: Final = 1_000_000
 AHEAD_MS: Final = 30_000
 WAIT_S: Final = 120
 
 
-async def run(parent: str | None, others: list[float]) -> Round:
+async def run(place: Place) -> Round:
     """One round."""
-    return {**await _pending(parent), **await _due_at_once(parent)}
+    return {**await _pending(place), **await _due_at_once(place)}
 
 
-async def _pending(parent: str | None) -> Round:
+async def _pending(place: Place) -> Round:
     requests = wire.arms(wire.ids(TIMERS), wire.far(TIMERS), 1_000)
-    async with serving(parent) as server:
+    async with serving(place) as server:
         await wire.put_type(server.port)
         before = server.rss_bytes()
         await wire.send_all(server.port, requests, 8)
         await asyncio.sleep(1)
-        return {"memory a pending timer at 1 M": ((server.rss_bytes() - before) / TIMERS, "bytes")}
+        return {"memory a pending timer at 1 M": ((server.rss_bytes() - before) / TIMERS, "bytes", 0.0)}
 
 
-async def _due_at_once(parent: str | None) -> Round:
+async def _due_at_once(place: Place) -> Round:
     taker = Taker()
-    async with serving(parent) as server, listening(taker):
+    async with serving(place) as server, listening(taker):
         await wire.put_type(server.port, url=taker.url, max_lag=0)
         due_at = wire.now_ms() + AHEAD_MS
         await wire.send_all(server.port, wire.arms(wire.ids(TIMERS), [due_at] * TIMERS, 1_000), 8)
@@ -43,6 +43,6 @@ async def _due_at_once(parent: str | None) -> Round:
                 await asyncio.sleep(0.02)
                 highest = max(highest, server.rss_bytes())
         return {
-            "1 M due at one instant: memory added": ((highest - before) / 1e6, "MB"),
-            "1 M due at one instant: fired": (TIMERS / (taker.last_at_ms - due_at) * 1000, "/s"),
+            "1 M due at one instant: memory added": ((highest - before) / 1e6, "MB", 0.0),
+            "1 M due at one instant: fired": (TIMERS / (taker.last_at_ms - due_at) * 1000, "/s", 0.0),
         }

@@ -10,7 +10,7 @@ from typing import Final
 from benchmarks import wire
 from benchmarks.figure import Figure, Stopwatch
 from benchmarks.processor import Rearmer, listening
-from benchmarks.server import serving
+from benchmarks.server import Place, serving
 
 INTERVAL_MS: Final = 10_000
 MAX_LAG_MS: Final = 1_000
@@ -19,11 +19,11 @@ SETTLE_S: Final = 12
 MEASURE_S: Final = 20
 
 
-async def run(parent: str | None) -> list[Figure]:
+async def run(place: Place) -> list[Figure]:
     """All steps."""
     figures: list[Figure] = []
     rearmer = Rearmer(INTERVAL_MS)
-    async with serving(parent) as server, listening(rearmer):
+    async with serving(place) as server, listening(rearmer):
         await wire.put_type(server.port, url=rearmer.url, batch_size=800, max_lag=MAX_LAG_MS / 1000)
         armed = 0
         for step in STEPS:

@@ -4,15 +4,15 @@ from typing import Final
 
 from benchmarks import wire
 from benchmarks.figure import Figure
-from benchmarks.server import serving
+from benchmarks.server import Place, serving
 
 TIMERS: Final = 1_000_000
 
 
-async def run(parent: str | None, rounds: int) -> list[Figure]:
+async def run(place: Place, rounds: int) -> list[Figure]:
     """Every start replays what the one before left."""
     took, cpu = [], []
-    async with serving(parent) as server:
+    async with serving(place) as server:
         await wire.put_type(server.port)
         await wire.send_all(server.port, wire.arms(wire.ids(TIMERS), wire.far(TIMERS), 1_000), 8)
         for _ in range(rounds):

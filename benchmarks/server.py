@@ -11,11 +11,12 @@ import tempfile
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 SERVER_CORE: Final = 0
 LOAD_CORE: Final = 1
 START_S_MAX: Final = 120
+QUIET_SHARE: Final = 0.1
 TICKS_A_SECOND: Final = os.sysconf("SC_CLK_TCK")
 
 
@@ -72,13 +73,43 @@ class Server:
         raise RuntimeError("timerd did not start:\n" + "".join(said))
 
 
+class Place(NamedTuple):
+    """Where and when to measure."""
+
+    data: str | None
+    """Directory for the servers' data directories; None = the system's for temporary files."""
+    quiet_s: float
+    """How long to wait at most for a moment in which nobody else uses the server's core."""
+
+
 @contextlib.asynccontextmanager
-async def serving(parent: str | None) -> AsyncIterator[Server]:
-    """A server on an empty directory below `parent`; killed at the end, since nothing of it is needed."""
-    with tempfile.TemporaryDirectory(prefix="timerd-bench-", dir=parent) as data:
+async def serving(place: Place) -> AsyncIterator[Server]:
+    """A server on an empty directory; killed at the end, since nothing of it is needed."""
+    with tempfile.TemporaryDirectory(prefix="timerd-bench-", dir=place.data) as data:
         server = Server(Path(data))
         try:
             await server.start()
+            await _quiet(place.quiet_s)
             yield server
         finally:
             await server.kill()
+
+
+async def _quiet(seconds: float) -> None:
+    """Wait until the server's core has been idle for half a second, or so long."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        before = busy_s()
+        await asyncio.sleep(0.5)
+        if busy_s() - before <= QUIET_SHARE * 0.5:
+            return
+
+
+def busy_s() -> float:
+    """Seconds for which the server's core has been busy, with whatever."""
+    for line in Path("/proc/stat").read_text().splitlines():
+        name, *fields = line.split()
+        if name == f"cpu{SERVER_CORE}":
+            user, nice, system, _, _, irq, softirq, steal = map(int, fields[:8])
+            return (user + nice + system + irq + softirq + steal) / TICKS_A_SECOND
+    return 0.0
