@@ -65,3 +65,28 @@ def test_retries_are_told_by_the_batch_they_may_travel_in() -> None:
     bench.pass_ms(10)
     assert (bench.told["t", 1].count, bench.told["t", 4].count) == (1, 1)
     assert bench.told["t", 1].since == 5_000
+
+
+def test_a_retry_waits_for_its_time_too_when_the_wall_clock_has_gone_back() -> None:
+    bench = Bench()
+    bench.arm("a", T0)
+    bench.settle(bench.take(), failed(gap_ms=10, limit=1))
+    bench.wall_us -= 60 * SECOND * 1000
+    bench.pass_ms(50)
+    assert ("t", 1) not in bench.told or bench.told["t", 1].count == 0
+    assert bench.take(limit=1).timers == []
+    bench.wall_us += 60 * SECOND * 1000
+    bench.pass_ms(1_000)
+    assert bench.told["t", 1].count == 1
+
+
+def test_a_retry_that_is_ready_waits_again_when_the_wall_clock_goes_back() -> None:
+    bench = Bench()
+    bench.arm("a", T0)
+    bench.settle(bench.take(), failed(gap_ms=10, limit=1))
+    bench.pass_ms(10)
+    assert bench.told["t", 1].count == 1
+    bench.wall_us -= 60 * SECOND * 1000
+    assert bench.take(limit=1).timers == []
+    bench.pass_ms(61 * SECOND)
+    assert ids_of(bench.take(limit=1)) == ["a"]

@@ -406,7 +406,7 @@ class Checker:
             raise Violation(f"delivered before it was durable: {timer}")
         if (version.type, version.fire_at, version.payload) != (type, timer.fire_at, timer.payload):
             raise Violation(f"delivered {timer}, armed {version}")
-        if timer.fire_at > wall_ms and timer.attempt == 1:  # a retry waits for its gap alone, wherever the wall goes
+        if timer.fire_at > wall_ms:
             since_s = self._loop.time() - self._clock.went_back_at
             recent = since_s < (FORGIVEN_STALLED_S if self.excused else FORGIVEN_S)
             if not (recent and timer.fire_at <= self._clock.high_ms):

@@ -32,6 +32,8 @@ from timerd.engine.timer import (
 
 SLACK_MS_MAX: Final = 50  # looking this much later for due timers saves most wake-ups, and max_lag has room for it
 
+RECHECK_MS: Final = 1_000  # how often a retry that the wall clock holds back is looked at again
+
 RetryEntry = tuple[int, int, Timer, Failure]
 """(retry at, boot ms; generation; timer; its failure then): stale unless the timer's failure still is this one."""
 
@@ -55,15 +57,35 @@ class RetryQueue:
             self.ready.popleft()
         return self.ready[0][0] - self.ready[0][3].gap_ms if self.ready else 0
 
-    def pop_due(self, boot_ms: int, count: int) -> None:
-        """Let up to `count` retries be ready whose gap is over."""
-        while self.waiting and self.waiting[0][0] <= boot_ms and self.ready_count < count:
+    def pop_due(self, now: Now, count: int) -> None:
+        """Let up to `count` retries be ready whose gap is over, and whose time has come: the wall clock may go back."""
+        while self.waiting and self.waiting[0][0] <= now.boot_ms and self.ready_count < count:
             entry = heappop(self.waiting)
             timer = entry[2]
             if timer.state == RETRYING and timer.failure is entry[3]:
+                if timer.fire_at > now.wall_ms:
+                    self._wait_again(entry, now)
+                    continue
                 timer.state = READY
                 self.ready.append(entry)
                 self.ready_count += 1
+
+    def step_back(self, now: Now) -> None:
+        """The wall clock has gone back: what is ready and not due any more waits again."""
+        ready: deque[RetryEntry] = deque()
+        for entry in self.ready:
+            if _is_ready(entry) and entry[2].fire_at > now.wall_ms:
+                entry[2].state = RETRYING
+                self.ready_count -= 1
+                self._wait_again(entry, now)
+            else:
+                ready.append(entry)
+        self.ready = ready
+
+    def _wait_again(self, entry: RetryEntry, now: Now) -> None:
+        """Until its time comes by the wall clock, which may be set again at any moment."""
+        wait_ms = min(entry[2].fire_at - now.wall_ms, RECHECK_MS)
+        heappush(self.waiting, (now.boot_ms + wait_ms, *entry[1:]))
 
 
 class Lane:
@@ -159,10 +181,10 @@ class Lane:
 
     def refresh(self, now: Now, held: dict[str, Timer], blocked: set[str]) -> None:
         """Let what is due be ready, up to a batch. A timer whose id is blocked goes to `held` instead."""
-        self.step_back(now.wall_ms)
+        self.step_back(now)
+        self._popped_at = now.wall_ms
         self._due.advance(now.wall_ms)
         if self._ready_count < self.batch_size:
-            self._popped_at = now.wall_ms
             ready: list[Timer] = []
             for timer in self._due.pop_due(self.batch_size - self._ready_count):
                 if blocked and timer.id in blocked:
@@ -177,7 +199,7 @@ class Lane:
             self._ready += ready
             self._ready_count += len(ready)
         for queue in self._retries.values():
-            queue.pop_due(now.boot_ms, self.batch_size)
+            queue.pop_due(now, self.batch_size)
 
     def release(self, timer: Timer, wall_ms: int) -> None:
         """A timer that was held back may go, unless the wall clock has gone back meanwhile."""
@@ -196,11 +218,14 @@ class Lane:
                 self._ready.append(timer)
         self.changed = True
 
-    def step_back(self, wall_ms: int) -> None:
+    def step_back(self, now: Now) -> None:
         """Where the wall clock has gone back, what is ready and not due any more waits again."""
+        wall_ms = now.wall_ms
         if wall_ms >= self._popped_at:
             return
         self._popped_at = wall_ms
+        for queue in self._retries.values():
+            queue.step_back(now)
         early = [t for t in (*self._urgent.values(), *self._ready) if t.state == READY and t.fire_at > wall_ms]
         for timer in early:
             state = URGENT if timer.id in self._urgent else WAITING

@@ -23,7 +23,7 @@ def take(draft: Draft, message: Take) -> None:
     timers: list[Timer] = []
     tried_at = 0
     if lane is not None:
-        lane.step_back(state.now.wall_ms)
+        lane.step_back(state.now)
         timers, tried_at = lane.take(message.limit, message.count)
     draft.flights[message.batch_no] = timers
     flagged: frozenset[str] = frozenset()
