@@ -59,6 +59,8 @@ class LogUsage(NamedTuple):
     body_bytes: int
     segment_bytes: int
     """The size of one segment of frames."""
+    spare_bytes: int = 0
+    """The part of `frame_bytes` that is kept for later: zero-filled segments that hold nothing yet."""
 
 
 class Log(Protocol):

@@ -12,7 +12,7 @@ from typing import Any
 
 import structlog
 
-from timerd.engine.checkpointing import TURN_BYTES_PRESSED, LogState, is_pressing, slices_for
+from timerd.engine.checkpointing import TURN_BYTES_PRESSED, LogState, Pace, is_pressing
 from timerd.engine.message import FindBodies, Relocate, SetReserve, Slice
 from timerd.engine.ring import SLOTS, RingTable, slot_of
 from timerd.engine.shard import SLICE_TIMERS, Shard
@@ -41,21 +41,22 @@ class Upkeep:
         self._fail = fail
         self._low = False
         self._ending = False
-        self._unseen_bytes = 0
+        self._unseen_bytes = 0  # appended since the last look that found nothing to do
+        self._unpaced_bytes = 0  # appended since the last look
+        self._pace = Pace()
         self._reserve_spent = 0  # slices written on the reserve since a segment was last freed
         self._unmovable: set[int] = set()  # body segments that hold a live body whose head is damaged
-        self._slice_bytes = 1 << 18
+        self._slice_bytes = self._largest_slice()
         self._task: asyncio.Task[None] | None = None
 
     @property
     def live_bytes(self) -> int:
         """About what a full checkpoint takes, live bodies, and the room for completions."""
-        return self._checkpoint_bytes() + self.reserve_bytes() + self._live_body_bytes()
+        return self._checkpoint_bytes() + self._completion_bytes() + self._live_body_bytes()
 
     def reserve_bytes(self) -> int:
         """Room that must stay: completions of everything accepted, and the largest slice."""
-        completions = sum(shard.state.completion_bytes for shard in self._shards())
-        return completions + 2 * self._slice_bytes
+        return self._completion_bytes() + self._slice_bytes
 
     async def settle(self) -> None:
         """Begin nothing more, and wait for what is under way (for a clean stop: the log is about to be closed)."""
@@ -71,9 +72,13 @@ class Upkeep:
             for shard in self._shards():
                 self._runner.send(shard.id, SetReserve(low))
         self._unseen_bytes += appended
+        self._unpaced_bytes += appended
         if self._ending or self._unseen_bytes < LOOK_BYTES or (self._task is not None and not self._task.done()):
             return
-        if (work := self._log_work(self._unseen_bytes) or self._body_work()) is not None:
+        self._slice_bytes = self._largest_slice()
+        self._pace.appended(self._unpaced_bytes, self._checkpoint_bytes())
+        self._unpaced_bytes = 0
+        if (work := self._log_work() or self._body_work()) is not None:
             self._task = asyncio.get_running_loop().create_task(self._guarded(work))
         else:
             self._unseen_bytes = 0
@@ -89,7 +94,7 @@ class Upkeep:
 
     # ---- frames
 
-    def _log_work(self, appended: int) -> Callable[[], Any] | None:
+    def _log_work(self) -> Callable[[], Any] | None:
         oldest = self._log.oldest()
         if oldest is None:
             self._runner.turn_bytes = TURN_BYTES_MAX
@@ -106,21 +111,32 @@ class Upkeep:
             needed = {shard.id: shard.needed_lsn() for shard in self._shards()}
             return lambda: self._log.trim(needed)
         pinned_bytes = max(1, checkpoint * sum(pinning.values()) // SLOTS)
-        state = LogState(usage.frame_bytes, usage.segment_bytes, checkpoint + self.reserve_bytes(), pinned_bytes)
+        in_use = usage.frame_bytes - usage.spare_bytes
+        state = LogState(in_use, usage.segment_bytes, checkpoint, pinned_bytes)
         pressing = is_pressing(state)
         self._runner.turn_bytes = TURN_BYTES_PRESSED // len(self._runner.shards) if pressing else TURN_BYTES_MAX
         if pressing and self._low and self._reserve_spent + pinned_bytes > usage.segment_bytes:
             return None  # it would take more than the one segment that is kept for this, and free no more
         if pressing:
-            timers = max(1, sum(shard.state.timers for shard in self._shards()))
-            self._slice_bytes = max(4096, checkpoint * min(SLICE_TIMERS, timers) // timers)
             # The shard with most to write first; they come out level.
             shards = sorted(pinning, key=lambda id: -pinning[id])
-            count = slices_for(appended, self._slice_bytes)
+            count = self._pace.take(self._slice_bytes)
             self._reserve_spent += count * self._slice_bytes if self._low else 0
             for n in range(count):
                 self._runner.send(shards[n % len(shards)], Slice())
         return None
+
+    def _completion_bytes(self) -> int:
+        return sum(shard.state.completion_bytes for shard in self._shards())
+
+    def _largest_slice(self) -> int:
+        """About what the largest slice takes: all of a small shard, SLICE_TIMERS of a large one."""
+        largest = 0
+        for shard in self._shards():
+            timers = max(1, shard.state.timers)
+            whole = len(shard.state.covered) * SLOT_BYTES + shard.state.live_bytes
+            largest = max(largest, whole * min(timers, SLICE_TIMERS) // timers)
+        return largest
 
     def _checkpoint_bytes(self) -> int:
         return SLOTS * SLOT_BYTES + sum(shard.state.live_bytes for shard in self._shards())

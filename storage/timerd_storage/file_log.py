@@ -216,8 +216,9 @@ class FileLog:
 
     def usage(self) -> LogUsage:
         """Bytes on disk, by kind, filler included."""
-        frame_bytes = sum(held.size for held in self._segments) + self._spares.disk_bytes
-        return LogUsage(frame_bytes, self._bodies.disk_bytes, self._segment_bytes)
+        spare_bytes = self._spares.disk_bytes
+        frame_bytes = sum(held.size for held in self._segments) + spare_bytes
+        return LogUsage(frame_bytes, self._bodies.disk_bytes, self._segment_bytes, spare_bytes)
 
     async def close(self) -> None:
         """Let go of files and lock; again does nothing. Appends nothing; marks the log's end as on disk, which it is.

@@ -62,7 +62,7 @@ async def test_the_log_stays_small_under_churn(tmp_path: Path, payload_bytes: in
         data = tmp_path / "data"
         async with Process(data, "--segment-bytes", str(SEGMENT_BYTES)) as timerd:
             await timerd.put_type("t", url=processor.url)
-            await timerd.arm([{"id": "far", "type": "t", "delay": "60d"}])
+            await timerd.arm([{"id": "far", "type": "t", "delay": "60d"}, *(timer(id) for id in ids)])
             samples: list[tuple[int, int, int, int]] = []
             for n in range(rearms // REQUEST):
                 await timerd.arm([timer(id) for id in rng.sample(ids, REQUEST)])

@@ -38,8 +38,6 @@ class Swarm(NamedTuple):
     """Appended bytes after which upkeep looks at the log (`upkeep.LOOK_BYTES`)."""
     slice_timers: int
     """`shard.SLICE_TIMERS`"""
-    slice_bytes: int | None
-    """What upkeep takes a slice for before it has seen one."""
     slices: bool
     """Slices are written at odd moments, too. Nothing keeps room for them, so not where the disk may be full."""
     usual_s: float
@@ -85,7 +83,6 @@ def draw(seed: int) -> Swarm:
         disk_bytes=r.choice([4, 8, 64]) << 20,
         look_bytes=r.choice([1024, 8192, 32_768]),
         slice_timers=r.choice([10, 60, 4_000]),
-        slice_bytes=r.choice([None, 4096, 4096]),
         slices=not disk_full and r.random() < 0.7,
         usual_s=r.choice([0.0002, 0.001, 0.004]),
         types=[_type(r, name) for name in names],

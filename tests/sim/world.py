@@ -243,15 +243,14 @@ class World:
         assert isinstance(log, WatchedLog)
         log.watch(self.ledger, self.checker)
         random = Random(f"{self.seed} node {process.number}").random
-        node = await boot.start(self._settings, log, self._catalog, self.clock, self.targets, random)
+        node = await boot.recover(self._settings, log, self._catalog, self.clock, self.targets, random)
         shards = list(node._runner.shards.values())
         returned = self.ledger.recovered(shards, log.lsns)
         self.counts["recoveries"] += process.number > 1
         self.counts["frames that came back"] += returned
         self._note(f"up {process.number} {returned}")
-        if self.swarm.slice_bytes is not None:
-            node._upkeep._slice_bytes = self.swarm.slice_bytes
         self.checker.started()
+        await node.start()
         self._node, self._log = node, log
         self._up.set()
 
@@ -447,7 +446,9 @@ class World:
         before = self.checker.sums()
         tally = await self.call(lambda node: node.tally())
         if tally is not None:
-            segment = self.swarm.segment_bytes
+            assert self._log is not None
+            # A segment grows to hold a frame that is larger than it.
+            segment = max(self.swarm.segment_bytes, *(held.size for held in self._log._segments))
             self.checker.tallied(tally, before, segment, judge_disk=not self.swarm.slices)
             self.counts["audits"] += 1
 

@@ -5,11 +5,14 @@ loses its oldest segment about as fast as it grows. Writing later costs less (mo
 then), too late breaks the bound: before the oldest segment can go, the live bytes of all slots that pin it must be
 written again, while appends go on. So slices begin when
 
-    on disk + 1.5 x (live bytes pinned by the oldest segment)  >  2.5 x live + 1 segment
+    in use + 1.5 x (live bytes pinned by the oldest segment)  >  2.5 x live + 1 or 2 segments
 
-and then take `PACE` times the bytes that turns append: with PACE = 2 at most half of the pinned bytes is appended
-meanwhile, which is what the factor 1.5 is for. The half segment and quarter of live that are left over cover what is
-counted roughly: frame heads, fill of the last segment, slices of unequal size.
+and then may take `PACE` times the bytes that others append: with PACE = 2 at most half of the pinned bytes is appended
+meanwhile, which is what the factor 1.5 is for. What is left of live and segments covers what is counted roughly: frame
+heads, fill of the last segment, slices of unequal size.
+
+Slices fill segments themselves. Where a checkpoint is about as large as a segment they would chase each other for ever,
+with nobody appending anything; that is why the pace counts only what others append.
 """
 
 from typing import Final, NamedTuple
@@ -25,20 +28,37 @@ class LogState(NamedTuple):
     """Bytes, measured or estimated."""
 
     disk: int
-    """All segments of frames, filler included."""
+    """The segments in use, filler included. Spare ones are the room that is kept, and no slice makes them fewer."""
     segment: int
     live: int
-    """A full checkpoint, and the room kept for completions."""
+    """A full checkpoint."""
     pinned: int
     """The part of a full checkpoint that has to be written before the oldest segment can go; 0: it can go now."""
 
 
 def is_pressing(log: LogState) -> bool:
     """Whether slices should be written."""
-    return log.pinned > 0 and log.disk + 3 * log.pinned // 2 > 5 * log.live // 2 + log.segment
+    # The log grows by whole segments: where they are large beside a checkpoint, one has to be left for that.
+    segments = log.segment if log.live < 2 * log.segment else 2 * log.segment
+    return log.pinned > 0 and log.disk + 3 * log.pinned // 2 > 5 * log.live // 2 + segments
 
 
-def slices_for(appended: int, slice_bytes: int) -> int:
-    """How many slices to write with the next turn, when pressing."""
-    wanted = -(-PACE * appended // max(1, slice_bytes))
-    return max(1, min(SLICES_A_TURN_MAX, wanted))
+class Pace:
+    """How many bytes of slices may be written, by what others have appended."""
+
+    def __init__(self) -> None:
+        self._allowed = 0
+        self._expected = 0  # slices that were asked for and have not been appended yet
+
+    def appended(self, size: int, live: int) -> None:
+        """So much was appended in all; slices among it were announced by `take`. At most a checkpoint is saved up."""
+        slices = min(size, self._expected)
+        self._expected -= slices
+        self._allowed = min(self._allowed + PACE * (size - slices), max(live, self._allowed))
+
+    def take(self, slice_bytes: int) -> int:
+        """How many slices of about this size to write with the next turn, when pressing."""
+        count = min(SLICES_A_TURN_MAX, self._allowed // max(1, slice_bytes))
+        self._allowed -= count * slice_bytes
+        self._expected += count * slice_bytes
+        return count
