@@ -40,7 +40,21 @@ async def start(
     deliver: Deliver,
     random: Callable[[], float],
 ) -> Node:
-    """Recover all shards from the log and take them up. The node takes turns when this returns."""
+    """Recover all shards and take them up; the node takes turns when this returns. Raises LogFailed, too."""
+    node = await recover(settings, log_port, catalog, clock, deliver, random)
+    await node.start()
+    return node
+
+
+async def recover(
+    settings: Settings,
+    log_port: Log,
+    catalog: Catalog,
+    clock: Clock,
+    deliver: Deliver,
+    random: Callable[[], float],
+) -> Node:
+    """A node with what the log holds, and with nothing written yet: its `start` does that."""
     now = clock.now()
     if not is_believable(now):
         raise WrongClock("the wall clock is beyond the year 2200; set it before timerd starts")
@@ -57,9 +71,7 @@ async def start(
         await catalog.put_ring(table)
     for shard in shards:
         shard.own(clock.now())
-    node = Node(settings, shards, table, await catalog.types(), log_port, catalog, clock, deliver, random)
-    node.start()
-    return node
+    return Node(settings, shards, table, await catalog.types(), log_port, catalog, clock, deliver, random)
 
 
 def _ring(settings: Settings, stored: RingTable | None) -> RingTable:

@@ -8,8 +8,6 @@ The node knows placement (the ring table) and types; it does not know HTTP, file
 """
 
 import asyncio
-import base64
-import binascii
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -50,13 +48,13 @@ from timerd.engine.settings import Settings
 from timerd.engine.shard import Shard
 from timerd.engine.timer import INLINE_PAYLOAD_BYTES, BodyRef, Timer, TimerType
 from timerd.gathering import Gathering, merge_arm, split_arm
+from timerd.pages import BEGINNING, page_token_of, read_token
 from timerd.ports import Catalog, Clock, Deliver, Log
 from timerd.report import NodeTally, ShardReport, StatusReport, TypeReport
 from timerd.runner import Runner
 from timerd.upkeep import Upkeep
 
 PAGE_ROUNDS: Final = 8  # times all shards are asked for one page; then it may be short
-BEGINNING: Final = (-1, "")
 
 Views = list[TimerView]
 
@@ -98,12 +96,21 @@ class Node:
 
     # ---- life
 
-    def start(self) -> None:
-        """Begin to take turns."""
+    async def start(self) -> None:
+        """Begin to take turns; return when the first one, which says that the shards are owned, is durable.
+
+        Raises LogFailed.
+        """
         self._types_changed(self._types.known)
         task = asyncio.get_running_loop().create_task(self._runner.run())
         task.add_done_callback(self._ended)
         self._tasks.add(task)
+        first = asyncio.get_running_loop().create_task(self._ask_all(lambda token: Tally(token)))
+        either: list[asyncio.Future[Any]] = [first, self.failed]
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if self.failed.done():
+            first.cancel()
+            self.failed.result()
 
     def drain(self) -> None:
         """Begin no more deliveries; the node is no longer ready."""
@@ -399,7 +406,7 @@ class Node:
         self, page_size: int, page_token: str | None, ask: Callable[[tuple[int, str], Any], Message]
     ) -> tuple[list[TimerView], str | None] | Refused:
         """Ask all shards for what lies behind the token, and show it as far as all of them have looked."""
-        after = BEGINNING if page_token is None else _read_page_token(page_token)
+        after = BEGINNING if page_token is None else read_token(page_token)
         if after is None:
             return Refused("validation", "the page token is not one of ours", [("page_token", "unknown token")])
         found: list[tuple[int, TimerView]] = []
@@ -418,7 +425,7 @@ class Node:
             found = found[:page_size]
             upto = (found[-1][0], found[-1][1].id)
         views = await self._with_bodies([view for _, view in found])
-        return views, None if upto is None else _page_token(upto)
+        return views, None if upto is None else page_token_of(upto)
 
     async def _ask(self, shard: int, message: Callable[[Any], Message]) -> Any:
         gathering = Gathering(1)
@@ -443,15 +450,3 @@ def _large_payloads(timers: Sequence[Timer]) -> list[tuple[Timer, bytes]]:
         for timer in timers
         if isinstance(timer.payload, bytes) and len(timer.payload) > INLINE_PAYLOAD_BYTES
     ]
-
-
-def _page_token(after: tuple[int, str]) -> str:
-    return base64.urlsafe_b64encode(msgspec.msgpack.encode(after)).decode().rstrip("=")
-
-
-def _read_page_token(token: str) -> tuple[int, str] | None:
-    try:
-        raw = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
-        return msgspec.msgpack.decode(raw, type=tuple[int, str])
-    except (binascii.Error, ValueError, msgspec.MsgspecError):
-        return None

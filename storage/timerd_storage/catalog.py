@@ -13,7 +13,7 @@ from typing import Any, Final
 import aiosqlite
 import msgspec
 
-from timerd.engine.errors import CatalogFull
+from timerd.engine.errors import CatalogFull, UnreadableCatalog
 from timerd.engine.ring import RingTable
 from timerd.engine.timer import TimerType
 
@@ -38,14 +38,20 @@ class SqliteCatalog:
 
     @classmethod
     async def open(cls, path: Path | str) -> "SqliteCatalog":
-        """Open or make the file. Raises CatalogFull, and sqlite3.Error when it is damaged or of a later version."""
-        connection = await aiosqlite.connect(path, isolation_level=None)
+        """Open or make the file. Raises CatalogFull, and UnreadableCatalog when it is damaged or of a later version."""
+        try:
+            connection = await aiosqlite.connect(path, isolation_level=None)
+        except sqlite3.Error as error:
+            raise UnreadableCatalog(f"{path}: {error}") from None
         catalog = cls(connection)
         try:
             # A rollback journal needs no room that a reader could keep from being given back; changes are rare.
             await connection.execute("PRAGMA journal_mode = DELETE")
             await connection.execute("PRAGMA synchronous = FULL")
             await catalog._prepare()
+        except sqlite3.Error as error:
+            await connection.close()
+            raise UnreadableCatalog(f"{path}: {error}") from None
         except BaseException:
             await connection.close()
             raise

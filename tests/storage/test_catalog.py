@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from timerd.engine.errors import CatalogFull
+from timerd.engine.errors import CatalogFull, UnreadableCatalog
 from timerd.engine.ring import build_table
 from timerd.engine.timer import Misfire, RetryPolicy, TimerType
 from timerd.ports import Catalog
@@ -80,7 +80,7 @@ async def test_a_later_schema_is_refused(tmp_path: Path) -> None:
     await (await SqliteCatalog.open(path)).close()
     with sqlite3.connect(path) as connection:
         connection.execute("UPDATE meta SET value = '2' WHERE name = 'schema'")
-    with pytest.raises(sqlite3.DatabaseError, match="schema version 2"):
+    with pytest.raises(UnreadableCatalog, match="schema version 2"):
         await SqliteCatalog.open(path)
 
 
@@ -104,3 +104,14 @@ async def test_the_memory_catalogue_can_be_told_to_be_full() -> None:
     catalog.full = True
     with pytest.raises(CatalogFull):
         await catalog.put_type(FULL)
+
+
+@pytest.mark.parametrize("content", [b"this is no database, by far" * 100, None])
+async def test_what_is_no_catalogue_is_refused_by_name(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "catalog.sqlite"
+    if content is None:
+        path.mkdir()
+    else:
+        path.write_bytes(content)
+    with pytest.raises(UnreadableCatalog, match=r"catalog\.sqlite"):
+        await SqliteCatalog.open(path)

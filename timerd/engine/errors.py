@@ -23,5 +23,9 @@ class CatalogFull(Exception):
     """The catalogue could not be written for want of space; nothing was changed."""
 
 
+class UnreadableCatalog(Exception):
+    """The catalogue is damaged, or of a version that this build does not read."""
+
+
 class IncompleteDirectory(Exception):
     """A data directory has lost its log or its catalogue. The process refuses to start rather than begin anew."""
