@@ -28,6 +28,7 @@ class Bodies:
         self._segment_bytes = segment_bytes
         self._files = BodyFiles(directory, disk)
         self._sizes: dict[int, int] = {}  # of sealed segments, oldest first
+        self._sealing: dict[int, int] = {}  # bytes on disk of those that an append is to seal: with their room
         self._number = 0  # of the segment being written; before the first, of the last one there is
         self._cursor = 0  # where its next body goes; 0 before the first
         self._room_end = 0  # its blocks are taken up to here
@@ -55,11 +56,19 @@ class Bodies:
     @property
     def disk_bytes(self) -> int:
         """Bytes on disk, room included."""
-        return sum(self._sizes.values()) + max(self._cursor, self._room_end) + self._next_room_end
+        sealed = sum(self._sizes.values()) + sum(self._sealing.values())
+        return sealed + max(self._cursor, self._room_end) + self._next_room_end
+
+    @property
+    def dirty(self) -> bool:
+        """Whether something waits for an append that has not begun."""
+        return bool(self._dirty)
 
     def segments(self) -> list[BodySegment]:
         """All segments, oldest first."""
         found = [BodySegment(number, size, True) for number, size in self._sizes.items()]
+        # Until an append has sealed it, not all of it need be on disk: it can't be scanned or dropped.
+        found += [BodySegment(number, size, False) for number, size in self._sealing.items()]
         if self._cursor:
             found.append(BodySegment(self._number, max(self._cursor, self._room_end), False))
         return found
@@ -73,8 +82,10 @@ class Bodies:
         await self._worker.run(self._files.allocate, number, end)
         if number > self._number:
             self._next_room_end = end
-        elif number == self._number:  # else it was sealed meanwhile, with less
+        elif number == self._number:
             self._room_end = max(self._room_end, end)
+        elif number in self._sealing:  # it is full meanwhile, and is given this room until it is sealed
+            self._sealing[number] = max(self._sealing[number], end)
 
     def place(self, bodies: Sequence[tuple[str, bytes]]) -> list[BodyRef]:
         """Give each (id, payload) its place; the next append writes them."""
@@ -109,6 +120,9 @@ class Bodies:
 
     def written(self) -> None:
         """What was taken is on disk."""
+        for number, size in self._writing.seals:
+            del self._sealing[number]
+            self._sizes[number] = size
         self._writing = DirtyBodies()
 
     def check(self, places: Sequence[BodyRef]) -> None:
@@ -158,7 +172,7 @@ class Bodies:
     def _begin(self) -> None:
         if self._cursor:
             self._dirty.seals.append((self._number, self._cursor))  # gives the room that is left back
-            self._sizes[self._number] = self._cursor
+            self._sealing[self._number] = max(self._cursor, self._room_end)
         self._number += 1
         self._room_end, self._next_room_end = self._next_room_end, 0
 

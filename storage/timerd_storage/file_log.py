@@ -127,8 +127,9 @@ class FileLog:
     async def append(self, frames: Sequence[Frame]) -> int:
         """Write the frames, with one write and one sync for all, and return when they are durable.
 
-        Bodies placed before are durable by then as well. Returns the bytes that the frames took. Raises LogFailed, now
-        and ever after; a cancelled append fails the log too, since its outcome is not known.
+        Bodies placed before are durable by then as well; with no frames and no bodies there is no file work. Returns
+        the bytes that the frames took. Raises LogFailed, now and ever after; a cancelled append fails the log too,
+        since its outcome is not known.
         """
         self._refuse_if_failed()
         assert self._replayed, "replay comes first"
@@ -154,6 +155,10 @@ class FileLog:
         self._room.append_returned()
         self._supply.refill()
         return self._segments[-1].end - start
+
+    def unsettled(self) -> bool:
+        """Whether something was placed or granted that waits for an append: `append([])` settles it."""
+        return self._bodies.dirty or self._room.granted
 
     def grant(self, arm_bytes: int, reserve_bytes: int, body_bytes: int | None = None) -> bool:
         """Whether `arm_bytes` more may be accepted while `reserve_bytes` and one segment stay free.

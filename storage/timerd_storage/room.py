@@ -26,6 +26,11 @@ class Room:
         self._leaving_bodies = 0
         self._reserve = 0
 
+    @property
+    def granted(self) -> bool:
+        """Whether something was granted that does not leave with an append under way."""
+        return self._granted_frames > self._leaving_frames or self._granted_bodies > self._leaving_bodies
+
     def grant(self, frame_bytes: int, body_bytes: int) -> None:
         """Count these as used."""
         self._granted_frames += frame_bytes
@@ -44,6 +49,7 @@ class Room:
         """It is written, or was never needed."""
         self._granted_frames -= self._leaving_frames
         self._granted_bodies -= self._leaving_bodies
+        self._leaving_frames = self._leaving_bodies = 0
 
     def frames_to_fill(self, more: int) -> int:
         """Bytes of frames that are to be in hand, so that `more` and a little beside it will be accepted."""

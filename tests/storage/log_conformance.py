@@ -4,6 +4,7 @@ A module that tests a log subclasses `LogConformance` and gives the two fixtures
 be one already, and `restart`, which ends the one there was without a word and opens anew.
 """
 
+import asyncio
 from typing import Protocol
 
 import pytest
@@ -170,6 +171,38 @@ class LogConformance:
         await log.append([armed(0, 2)])
         assert (await log.read_bodies([kept, new])) == [b"a" * 600, b"c" * 600]
         assert (await log.read_bodies([lost]))[0] in (None, b"b" * 600)
+
+    async def test_an_append_of_nothing_settles_what_was_placed_and_granted(self, home: Home) -> None:
+        log = await home.open()
+        await replayed(log)
+        assert not log.unsettled()
+        assert log.grant(1000, 0)
+        assert log.unsettled()
+        assert await log.append([]) == 0
+        assert not log.unsettled()
+        places = log.place_bodies([("a", b"a" * 600)])
+        assert log.unsettled()
+        assert await log.append([]) == 0
+        assert not log.unsettled()
+        log = await home.restart()
+        await replayed(log)
+        assert await log.read_bodies(places) == [b"a" * 600]
+
+    async def test_bodies_that_no_frame_refers_to_take_no_room_for_good(self, home: Home) -> None:
+        log = await home.open()
+        await replayed(log)
+        peak = 0
+        for n in range(400):
+            assert log.grant(2000, 0)
+            log.place_bodies([(f"id-{n}", bytes([n % 251]) * 2000)])
+            await log.append([])
+            await asyncio.sleep(0)
+            for segment in log.body_segments():
+                if segment.sealed:
+                    await log.drop_bodies(segment.number)
+            peak = max(peak, log.usage().body_bytes)
+            assert len(log.body_segments()) <= 2
+        assert peak <= 4 * log.usage().segment_bytes
 
     async def test_equal_payloads_have_equal_digests(self, home: Home) -> None:
         log = await home.open()

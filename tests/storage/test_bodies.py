@@ -99,6 +99,40 @@ async def test_room_that_was_taken_ahead_is_given_back_by_seal_and_by_start() ->
     assert await log.read_bodies([place]) == [b"a" * 600]
 
 
+async def test_a_full_segment_counts_with_its_room_and_stays_until_an_append_has_sealed_it() -> None:
+    disk = FakeDisk()
+    log, _ = await open_on(disk, 1 << 16)
+    assert log.grant(300_000, 0)
+    await asyncio.sleep(0)
+    log.place_bodies([("a", b"a" * 100_000)])
+    log.place_bodies([("b", b"b" * 100_000)])
+    log.place_bodies([("c", b"c" * 100_000)])
+    on_disk = sum(len(disk.content(HOME / name)) for name in disk.list_directory(HOME) if body.number_of(name))
+    assert on_disk > 300_000
+    assert log.usage().body_bytes >= on_disk
+    before = log.body_segments()
+    assert [each.sealed for each in before] == [False] * len(before)
+    await log.append([])
+    await asyncio.sleep(0)
+    after = log.body_segments()
+    assert [each.sealed for each in after[:-1]] == [True] * (len(before) - 1)
+    on_disk = sum(len(disk.content(HOME / name)) for name in disk.list_directory(HOME) if body.number_of(name))
+    assert log.usage().body_bytes == on_disk
+
+
+async def test_an_append_of_nothing_touches_no_file_when_only_grants_wait() -> None:
+    disk = FakeDisk()
+    log, _ = await open_on(disk, 1 << 20)
+    await asyncio.sleep(0)
+    assert log.grant(100, 0, 0)
+    await asyncio.sleep(0)
+    calls: list[str] = []
+    disk.on_call = lambda verb, _: calls.append(verb)
+    await log.append([])
+    assert not log.unsettled()
+    assert calls == []
+
+
 async def test_a_segment_that_was_prepared_and_never_used_goes_at_the_next_start() -> None:
     disk = FakeDisk()
     log, _ = await open_on(disk, 1 << 16)
