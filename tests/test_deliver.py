@@ -1,9 +1,12 @@
 """The HTTP attempt against real servers on this machine: what arrives there, and what is said of what came back."""
 
 import asyncio
+import gzip
 import os
 import socket
 import ssl
+import time
+import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -299,6 +302,179 @@ async def test_an_end_in_the_middle_is_lost(deliver: HttpDeliver, before_the_end
     async with raw_server(handle) as url:
         answer = await deliver.post(to(url))
     assert (answer.status, answer.error) == (None, "lost")
+
+
+INTERIM = b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n"
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(("interim", "taken"), [(0, True), (1, True), (8, True), (9, False), (5_000, False)])
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_a_few_interim_answers_are_taken(deliver: HttpDeliver, interim: int, taken: bool, at_once: bool) -> None:
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            await read_request(reader)
+            if at_once:
+                writer.write(INTERIM * interim + OK)
+                continue
+            for _ in range(min(interim, 20)):
+                writer.write(INTERIM)
+                await asyncio.sleep(0.002)
+            writer.write(OK)
+
+    async with raw_server(handle) as url:
+        for _ in range(3):  # the count begins anew with each request on a connection
+            answer = await deliver.post(to(url))
+            if taken:
+                assert (answer.status, answer.body, answer.error) == (200, b"ok", None)
+            else:
+                assert (answer.status, answer.error) == (None, "lost")
+                assert "interim" in answer.detail
+
+
+@pytest.mark.parametrize(
+    ("start", "rest", "why"),
+    [
+        (b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 1_000, "interim"),
+        (b"", b"HTTP/1.1 100 Continue\r\nA: " + b"x" * 8_000 + b"\r\n" * 2, "head"),
+        (b"HTTP/1.1 200 OK\r\n", (b"A: " + b"x" * 4_000 + b"\r\n") * 10, "head"),
+        (CHUNKED, b"1\r\nx\r\n" * 10_000, "framing"),
+        (CHUNKED + b"1;", b"x" * 65_536, "framing"),
+        (CHUNKED + b"0\r\n", b"A: x\r\n" * 10, ""),
+    ],
+)
+async def test_an_endless_answer_that_is_no_body_ends_and_holds_up_nothing(
+    deliver: HttpDeliver, start: bytes, rest: bytes, why: str
+) -> None:
+    ended = asyncio.Event()
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await read_request(reader)
+            writer.write(start)
+            while True:
+                writer.write(rest)
+                await writer.drain()
+                await asyncio.sleep(0)
+        finally:
+            ended.set()
+
+    longest, last = 0.0, time.perf_counter()
+
+    async def watch() -> None:
+        nonlocal longest, last
+        while True:
+            await asyncio.sleep(0)
+            now = time.perf_counter()
+            longest, last = max(longest, now - last), now
+
+    async with raw_server(handle) as url:
+        watching = asyncio.create_task(watch())
+        started = time.perf_counter()
+        answer = await deliver.post(to(url, timeout_ms=10_000, answer_bytes_max=1 << 24))
+        took = time.perf_counter() - started
+        await asyncio.wait_for(ended.wait(), 2)
+        watching.cancel()
+    assert (answer.status, answer.error) == (None, "lost")
+    assert why in answer.detail
+    assert took < 5
+    assert longest < 1
+
+
+async def test_a_body_in_small_chunks_is_taken(deliver: HttpDeliver) -> None:
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(CHUNKED + b"8\r\n12345678\r\n" * 50_000 + b"0\r\n\r\n")
+
+    async with raw_server(handle) as url:
+        answer = await deliver.post(to(url))
+    assert (answer.status, len(answer.body)) == (200, 400_000)
+
+
+async def test_an_answer_nobody_waits_for_is_not_the_next_one(deliver: HttpDeliver) -> None:
+    connections = 0
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        await read_request(reader)
+        writer.write(OK)
+        await asyncio.sleep(0.02)
+        writer.write(OK.replace(b"ok", b"no"))
+        await reader.read()
+
+    async with raw_server(handle) as url:
+        for _ in range(3):
+            answer = await deliver.post(to(url))
+            assert (answer.status, answer.body) == (200, b"ok")
+            await asyncio.sleep(0.05)
+    assert connections == 3
+
+
+# ---- compressed answers
+
+PLAIN = b'{"results":[{"id":"a","status":"ok"}]}'
+_RAW = zlib.compressobj(wbits=-zlib.MAX_WBITS)
+PACKED = [
+    ("gzip", gzip.compress(PLAIN)),
+    ("X-Gzip", gzip.compress(PLAIN)),
+    ("deflate", zlib.compress(PLAIN)),
+    ("deflate", _RAW.compress(PLAIN) + _RAW.flush()),
+]
+
+
+async def answer_of(deliver: HttpDeliver, coding: str, bodies: list[bytes], **fields: object) -> list[Answer]:
+    left = list(bodies)
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            await read_request(reader)
+            body = left.pop(0)
+            writer.write(CHUNKED[:-2] + f"Content-Encoding: {coding}\r\n\r\n".encode())
+            writer.write((b"%x\r\n%s\r\n" % (len(body), body) if body else b"") + b"0\r\n\r\n")
+
+    async with raw_server(handle) as url:
+        return [await deliver.post(to(url, **fields)) for _ in bodies]
+
+
+@pytest.mark.parametrize(("coding", "packed"), PACKED)
+async def test_a_compressed_answer_counts_only_if_it_is_whole(deliver: HttpDeliver, coding: str, packed: bytes) -> None:
+    (whole,) = await answer_of(deliver, coding, [packed])
+    assert (whole.status, whole.body, whole.overlong) == (200, PLAIN, False)
+    for answer in await answer_of(deliver, coding, [packed[:cut] for cut in range(len(packed))]):
+        assert (answer.status, answer.error) == (None, "lost")
+        assert answer.detail
+    (longer,) = await answer_of(deliver, coding, [packed + b"x"])
+    assert longer.error == "lost"
+
+
+@pytest.mark.parametrize("coding", ["br", "zstd", "gzip, br", "gzip, gzip", "x"])
+async def test_a_coding_that_is_not_read_is_lost(deliver: HttpDeliver, coding: str) -> None:
+    (answer,) = await answer_of(deliver, coding, [b"{}"])
+    assert (answer.status, answer.error) == (None, "lost")
+    assert coding in answer.detail
+
+
+async def test_a_compressed_answer_is_bounded_by_what_it_becomes(deliver: HttpDeliver) -> None:
+    for packed in (gzip.compress(b"x" * 10_000_000), gzip.compress(b"x" * 10_001), gzip.compress(os.urandom(20_000))):
+        (answer,) = await answer_of(deliver, "gzip", [packed], answer_bytes_max=10_000)
+        assert (answer.status, answer.overlong) == (200, True)
+        assert len(answer.body) <= 10_000
+    (answer,) = await answer_of(deliver, "gzip", [gzip.compress(b"x" * 10_000)], answer_bytes_max=10_000)
+    assert (answer.status, answer.overlong, len(answer.body)) == (200, False, 10_000)
+
+
+@pytest.mark.parametrize("head", [b"HTTP/1.1 204 No\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n"])
+@pytest.mark.parametrize("coding", [b"identity", b"gzip"])
+async def test_no_body_needs_no_decompression(deliver: HttpDeliver, head: bytes, coding: bytes) -> None:
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(head + b"Content-Encoding: " + coding + b"\r\n\r\n")
+
+    async with raw_server(handle) as url:
+        answer = await deliver.post(to(url))
+    assert (answer.error, answer.body) == (None, b"")
 
 
 # ---- connections

@@ -10,14 +10,23 @@ attempt count rest on:
 A pooled connection that turns out to be closed before anything was handed over is no failure: the same call goes on
 with another one. Once bytes have left it is `lost`, because nobody can tell an idle connection that was closed a
 moment before from a target that died over the batch.
+
+Nor may a target take more than its share of the loop, or have half an answer taken for a whole one:
+- `_Protocol` bounds what is no body (interim answers, heads, chunk framing) as the bytes come;
+- an answer that is compressed counts only if it decompresses to its very end. We never ask for one, but the absence of
+  `Accept-Encoding` forbids none either. aiohttp's own decompression takes a gzip stream that just stops for whole.
 """
 
 import asyncio
-from functools import lru_cache
-from typing import Final
+import zlib
+from functools import lru_cache, partial
+from typing import Any, Final
 
 import aiohttp
 from aiohttp.abc import AbstractStreamWriter
+from aiohttp.client_proto import ResponseHandler
+from aiohttp.http import RawResponseMessage
+from aiohttp.streams import StreamReader
 from yarl import URL
 
 from timerd.ports import Answer, Request
@@ -26,6 +35,10 @@ KEEP_ALIVE_S: Final = 4.0  # shorter than the 5 s after which uvicorn and node c
 STALE_MAX: Final = 3  # closed connections that a call puts up with; a target that closes all at once leaves many
 DNS_TTL_S: Final = 10
 DETAIL_CHARS_MAX: Final = 200
+INTERIM_MAX: Final = 8  # answers 1xx to one request; we ask for none, and a few hints on the way are all that is usual
+HEAD_BYTES_MAX: Final = 64 * 1024  # all heads of one answer; servers themselves rarely take more than 16 KiB
+SLICE_BYTES: Final = 8 * 1024  # what is parsed before the bounds are looked at again; a read brings up to 256 KiB
+FRAMING_BYTES_MAX: Final = 64 * 1024  # chunk sizes, extensions and trailers; beyond it, as much again as the body has
 
 
 class HttpDeliver:
@@ -70,16 +83,20 @@ class HttpDeliver:
         ) as response:
             data, overlong = await _read(response, request.answer_bytes_max)
             headers = {name.lower(): value for name, value in response.headers.items()}
+            coding = headers.get("content-encoding", "").strip().lower()
+            if coding not in ("", "identity") and not _is_bodiless(response.status, headers):
+                data, overlong = _decompressed(data, overlong, coding, request.answer_bytes_max)
             return Answer(status=response.status, headers=headers, body=data, overlong=overlong)
 
     def _open_session(self) -> aiohttp.ClientSession:
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S, ttl_dns_cache=DNS_TTL_S),
+                connector=_Connector(limit=0, keepalive_timeout=KEEP_ALIVE_S, ttl_dns_cache=DNS_TTL_S),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 timeout=aiohttp.ClientTimeout(total=None),  # ours is around the whole call
                 skip_auto_headers=("Accept", "Accept-Encoding", "User-Agent"),
                 trust_env=False,
+                auto_decompress=False,  # see _decompressed
             )
         return self._session
 
@@ -96,6 +113,109 @@ class _Body(aiohttp.BytesPayload):
         if transport is not None and not transport.is_closing():
             self.left = True
         await super().write_with_length(writer, content_length)
+
+
+class _Connector(aiohttp.TCPConnector):
+    """A connector whose connections are bounded. aiohttp has no public place for that; the tests hold it."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        factory: partial[ResponseHandler] = partial(_Protocol, loop=self._loop)
+        self._factory = factory
+
+
+class _Protocol(ResponseHandler):
+    """A connection that ends itself, and the call on it, when the target sends more than an answer may have.
+
+    aiohttp bounds a line and the number of headers, but reads any number of interim answers, and reads them without
+    letting anything else run as long as there are more.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._interim = 0
+        self._head_bytes = 0
+        self._body: StreamReader | None = None
+        self._framed_bytes = 0
+        self._over = False
+
+    def set_response_params(self, **options: Any) -> None:
+        self._begin()  # a request goes out next
+        super().set_response_params(**options)
+
+    def data_received(self, data: bytes) -> None:
+        for at in range(0, len(data) or 1, SLICE_BYTES):
+            part = data[at : at + SLICE_BYTES]
+            if self._body is None:
+                self._head_bytes += len(part)  # of the last one some may be body, which is why a slice is small
+                if self._head_bytes > HEAD_BYTES_MAX:
+                    self._end("its head does not end")
+            else:
+                self._framed_bytes += len(part)
+                if self._framed_bytes > FRAMING_BYTES_MAX + 2 * self._body.total_bytes:
+                    self._end("it is hardly anything but chunk framing")
+            if self._over:
+                return
+            super().data_received(part)
+
+    def feed_data(self, data: tuple[RawResponseMessage, StreamReader], size: int = 0) -> None:
+        if self._over:
+            return
+        message, body = data
+        if 100 <= message.code < 200 and message.code != 101:
+            self._interim += 1
+            if self._interim > INTERIM_MAX:
+                self._end(f"there are more than {INTERIM_MAX} interim answers")
+                return
+        elif self._body is not None:
+            self._end("there is more than one")  # whose it is meant to be, nobody knows
+            return
+        else:
+            self._body = body
+        super().feed_data(data, size)
+
+    def _end(self, why: str) -> None:
+        if self._over:
+            return
+        self._over = True
+        if self.transport is not None:
+            self.transport.abort()
+        error = aiohttp.ClientPayloadError(f"the answer is none: {why}")
+        self.set_exception(error)
+        if self._body is not None and not self._body.is_eof():
+            self._body.set_exception(error)
+
+
+def _is_bodiless(status: int, headers: dict[str, str]) -> bool:
+    """Whether an answer says by itself that it has no body; a Content-Encoding means nothing then."""
+    return status in (204, 304) or headers.get("content-length", "").strip() == "0"
+
+
+def _decompressed(data: bytes, overlong: bool, coding: str, bytes_max: int) -> tuple[bytes, bool]:
+    """What `data` was before it was compressed, up to `bytes_max`, and whether it went on.
+
+    Raises ClientPayloadError unless it is one whole stream with nothing behind it. What is cut off for its length
+    already needs no end: it counts for nothing but its first words.
+    """
+    if coding in ("gzip", "x-gzip"):
+        window = 16 + zlib.MAX_WBITS
+    elif coding == "deflate":  # by the book with a zlib header, and often without
+        window = zlib.MAX_WBITS if data[:1] and data[0] & 0xF == 8 else -zlib.MAX_WBITS
+    else:
+        raise aiohttp.ClientPayloadError(f"the answer has the Content-Encoding {coding!r}; none was asked for")
+    stream = zlib.decompressobj(window)
+    try:
+        plain = stream.decompress(data, bytes_max + 1)
+    except zlib.error as error:
+        raise aiohttp.ClientPayloadError(f"the answer is no {coding}: {error}") from None
+    if overlong or len(plain) > bytes_max:
+        return plain[:bytes_max], True
+    if not stream.eof or stream.unused_data:
+        raise aiohttp.ClientPayloadError(f"the answer is no whole {coding} stream")
+    return plain, False
 
 
 async def _read(response: aiohttp.ClientResponse, bytes_max: int) -> tuple[bytes, bool]:
