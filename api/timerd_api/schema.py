@@ -243,7 +243,15 @@ class TypeBody(msgspec.Struct, forbid_unknown_fields=True):
     ] = "30s"
     max_in_flight: Annotated[int, Meta(ge=1, le=10_000, description="POSTs under way at once")] = 16
     max_per_second: (
-        Annotated[float, Meta(gt=0, description="timers a second that are delivered; null = no limit")] | None
+        Annotated[
+            float,
+            Meta(
+                ge=0.001,
+                le=1_000_000_000,
+                description="timers a second that are delivered, 0.001 to 1,000,000,000; null = no limit",
+            ),
+        ]
+        | None
     ) = None
     retry: RetryBody = msgspec.field(default_factory=RetryBody)
     misfire: MisfireBody = msgspec.field(default_factory=MisfireBody)

@@ -1,5 +1,6 @@
 """The rate: exact in both directions, never more than allowed and never later than named."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -40,3 +41,11 @@ def test_no_span_holds_more_than_its_rate_and_a_burst(per_second: float, wishes:
         for at, timers in passed[i:]:
             total += timers
             assert total <= exact * (at - start) / 1000 + rate.burst + 1e-6
+
+
+@pytest.mark.parametrize("per_second", [1e305, float("inf"), 1e-300])
+def test_a_rate_that_is_out_of_all_bounds_is_a_rate_all_the_same(per_second):
+    rate = Rate(per_second, 0)
+    assert rate.free_at(1, 0) == 0
+    rate.spend(1)
+    assert rate.free_at(1, 0) >= 0

@@ -7,6 +7,8 @@ next grant, are exact: in any span of `t` seconds at most `rate * t + burst` tim
 from typing import Final
 
 _UNIT: Final = 1_000_000  # millionths: a rate of one timer a second is 1,000 of them a millisecond
+PER_SECOND_MIN: Final = 0.001
+PER_SECOND_MAX: Final = 1e9  # what is refused above this when a type is put would overflow here
 BURST_S: Final = 0.1  # allowance that may be saved up: enough to send batches, too little to be felt as a storm
 
 
@@ -15,6 +17,7 @@ class Rate:
 
     def __init__(self, per_second: float, boot_ms: int) -> None:
         self.per_second = per_second
+        per_second = min(max(per_second, PER_SECOND_MIN), PER_SECOND_MAX)
         self.burst = max(1, int(per_second * BURST_S))
         """The largest grant, in timers."""
         self._a_ms = max(1, round(per_second * _UNIT / 1000))
