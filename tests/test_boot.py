@@ -5,7 +5,7 @@ import random
 import pytest
 
 from timerd import boot
-from timerd.engine.errors import IncompleteDirectory
+from timerd.engine.errors import CorruptLog, IncompleteDirectory
 from timerd.engine.message import ArmDone
 from timerd.engine.now import Now
 from timerd.engine.settings import Settings
@@ -68,6 +68,18 @@ async def test_a_log_without_its_catalogue_is_refused_unless_the_shards_are_told
     with pytest.raises(IncompleteDirectory, match="no catalogue"):
         await start(log.reopen(), MemoryCatalog())
     node = await start(log.reopen(), MemoryCatalog(), shards=2)
+    assert (await node.get("a")).type == "t"
+    await node.stop(1_000)
+
+
+async def test_a_log_without_its_catalogue_is_not_taken_for_one_of_other_shards():
+    log, _ = await used()
+    catalog = MemoryCatalog()
+    with pytest.raises((boot.WrongShards, CorruptLog)):
+        await start(log.reopen(), catalog, shards=1)
+    with pytest.raises(boot.WrongShards):
+        await start(log.reopen(), catalog, shards=16)
+    node = await start(log.reopen(), catalog, shards=2)  # nothing was written by the others
     assert (await node.get("a")).type == "t"
     await node.stop(1_000)
 

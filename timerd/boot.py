@@ -99,7 +99,12 @@ async def _recover(
             )
         if frame.shard not in replays:
             raise CorruptLog("the log", 0, f"a frame of shard {frame.shard}, which the ring table does not have")
-        replays[frame.shard].feed(frame.lsn, list(frame.records))
+        try:
+            replays[frame.shard].feed(frame.lsn, list(frame.records))
+        except (AssertionError, TypeError, KeyError):
+            if stored is not None:
+                raise
+            raise WrongShards(f"the log was not written with {len(replays)} shards") from None
         frames += 1
     await log_port.check_bodies([place for replay in replays.values() for place in replay.live_bodies()])
     kept = -(-settings.dead_letters_kept // len(replays))

@@ -75,14 +75,16 @@ def _checked(config: Config) -> Config:
         refuse("port", "must be 0 to 65535")
     if config.shards is not None and not 1 <= config.shards <= 1_024:
         refuse("shards", "must be 1 to 1024")
-    if config.grace < 0:
-        refuse("grace", "must not be negative")
+    if not 0 <= config.grace <= 86_400:
+        refuse("grace", "must be 0 to 86400 seconds")
     if config.segment_bytes is not None and not 65_536 <= config.segment_bytes <= 1 << 30:
         refuse("segment_bytes", "must be 64 KiB to 1 GiB")
     if not 1_024 <= config.max_body <= 1 << 30:
         refuse("max_body", "must be 1 KiB to 1 GiB")
     if not 0 <= config.max_payload <= config.max_body:
         refuse("max_payload", "must not be above --max-body")
+    if config.api_key is not None and not config.api_key.strip():
+        refuse("api_key", "must not be empty")
     if (config.tls_cert is None) != (config.tls_key is None):
         refuse("tls_cert", "and --tls-key go together")
     if config.log_level not in ("debug", "info", "warning", "error"):

@@ -8,7 +8,7 @@ that there is one way in which anything is ever decided.
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import structlog
@@ -28,6 +28,7 @@ from timerd.ports import Clock, Deliver, Log, Request
 from timerd.report import LagWindow
 from timerd.runner import Runner
 from timerd.signing import sign
+from timerd.tallies import Delivered
 from timerd.troubles import Troubles
 from timerd.upkeep import Upkeep
 
@@ -124,17 +125,20 @@ class Dispatch:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._deliver.close()
 
-    def report(self, name: str) -> dict[str, Any]:
-        """The part of a TypeReport that is known here."""
-        stats = self._dispatcher.stats().get(name)
-        lags = self._lags.get(name)
-        return {
-            "batches": stats.batches if stats else 0,
-            "batch_timers": stats.batch_timers if stats else 0,
-            "unnamed": stats.unnamed if stats else 0,
-            "breaker": "open" if stats and stats.breaker_open else "closed",
-            "lag": lags.report(self._clock.now().boot_ms // 1000) if lags else LagWindow(),
-        }
+    def delivered(self) -> dict[str, Delivered]:
+        """What is counted here, by type."""
+        boot_s = self._clock.now().boot_ms // 1000
+        found = {}
+        for name, stats in self._dispatcher.stats().items():
+            lags = self._lags.get(name)
+            found[name] = Delivered(
+                stats.batches,
+                stats.batch_timers,
+                stats.unnamed,
+                "open" if stats.breaker_open else "closed",
+                lags.report(boot_s) if lags else LagWindow(),
+            )
+        return found
 
     def stuck(self, now: Now) -> str | None:
         """What has been due for long and is not delivered although nothing stands in its way."""
@@ -260,7 +264,7 @@ class Dispatch:
             for (id, _), place in zip(large, places, strict=True):
                 results[id] = msgspec.structs.replace(results[id], payload=place)
             self._placed[batch.batch_no] = Counter(place.segment for place in places)
-            self._upkeep.placing.update(self._placed[batch.batch_no])
+            self._upkeep.placed(self._placed[batch.batch_no], body_bytes)
         return Accepted(results, outcome.unnamed)
 
     @staticmethod

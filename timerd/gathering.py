@@ -46,9 +46,11 @@ class ArmPart:
         self.timers = [timers[index] for index in indexes]
         self.slots = [slots[index] for index in indexes]
         self.conditions: list[Condition] | None = None
-        ids = len("".join([timer.id for timer in self.timers]))
+        names = [timer.id for timer in self.timers] + [timer.type for timer in self.timers]
         payloads = [p for timer in self.timers if (p := timer.payload).__class__ is bytes]
-        self.bytes = ARM_BYTES * len(indexes) + ids + sum([len(payload) for payload in payloads])
+        self.bytes = (
+            ARM_BYTES * len(indexes) + len("".join(names).encode()) + sum([len(payload) for payload in payloads])
+        )
 
     def message(self, token: Any, want_results: bool) -> Arm:
         return Arm(self.timers, token, self.conditions, want_results, self.slots)

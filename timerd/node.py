@@ -50,10 +50,12 @@ from timerd.engine.timer import INLINE_PAYLOAD_BYTES, BodyRef, Timer, TimerType
 from timerd.gathering import Gathering, merge_arm, split_arm
 from timerd.pages import BEGINNING, page_token_of, read_token
 from timerd.ports import Catalog, Clock, Deliver, Log
-from timerd.report import NodeTally, ShardReport, StatusReport, TypeReport
+from timerd.report import NodeTally, ShardReport, StatusReport
 from timerd.runner import Runner
+from timerd.tallies import sum_up
 from timerd.upkeep import Upkeep
 
+PAUSE_AGAIN_S: Final = 1.0  # between two attempts to store that a type is paused
 PAGE_ROUNDS: Final = 8  # times all shards are asked for one page; then it may be short
 
 Views = list[TimerView]
@@ -247,9 +249,17 @@ class Node:
     def _pause(self, name: str, reason: str) -> None:
         """A target is gone (410): its type waits until someone resumes it."""
         log.warning("type_paused", type=name, reason=reason)
-        task = asyncio.get_running_loop().create_task(self._types.set_state(name, "paused"))
+        task = asyncio.get_running_loop().create_task(self._pause_durably(name))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    async def _pause_durably(self, name: str) -> None:
+        """Until it is stored the type looks active and is sent nothing; a full disk must not leave it so."""
+        while (refused := await self._types.set_state(name, "paused")) is not None:
+            if not isinstance(refused, Refused) or refused.name == "type-not-found":
+                return
+            log.warning("type_not_paused_yet", type=name, reason=refused.detail)
+            await asyncio.sleep(PAUSE_AGAIN_S)
 
     # ---- dead letters
 
@@ -291,26 +301,14 @@ class Node:
         """All counts of one moment: every shard answers in the same turn."""
         shards: list[ShardTally] = await self._ask_all(lambda token: Tally(token))
         usage = self._log.usage()
-        names = sorted({*self._types.known, *(name for shard in shards for name in shard.types)})
         return NodeTally(
             shards,
-            {name: self._type_report(name, shards) for name in names},
+            sum_up(self._types.known, shards, self._dispatch.delivered()),
             self._upkeep.live_bytes,
             usage.frame_bytes + usage.body_bytes,
             self._runner.turns,
             self._runner.appended_bytes,
         )
-
-    def _type_report(self, name: str, shards: Sequence[ShardTally]) -> TypeReport:
-        sums: Counter[str] = Counter()
-        dropped: Counter[str] = Counter()
-        for shard in shards:
-            if (tally := shard.types.get(name)) is not None:
-                fields = msgspec.structs.asdict(tally)
-                dropped.update(fields.pop("dropped"))
-                fields.pop("due")
-                sums.update(fields)
-        return TypeReport(**sums, dropped=dict(dropped), **self._dispatch.report(name))  # type: ignore[arg-type]
 
     async def status(self) -> StatusReport:
         """For /v1/status."""
@@ -376,6 +374,7 @@ class Node:
         if not self._runner.has_room(sizes):
             return self._overloaded()
         if not self._log.grant(size, self._upkeep.reserve_bytes(), body_bytes):
+            self._upkeep.want_room()
             return Refused("storage-full", "the disk has no room for more timers; due timers go on firing")
         return None
 
@@ -388,7 +387,7 @@ class Node:
         for (timer, _), place in zip(large, places, strict=True):
             timer.payload = place
         segments = Counter(place.segment for place in places)
-        self._upkeep.placing.update(segments)
+        self._upkeep.placed(segments, sum(place.length for place in places))
         return partial(self._upkeep.placing.subtract, segments)
 
     async def _with_bodies(self, views: Sequence[TimerView]) -> list[TimerView]:

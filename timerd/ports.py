@@ -99,6 +99,10 @@ class Log(Protocol):
         """
         ...
 
+    def unsettled(self) -> bool:
+        """Whether something was placed or granted that waits for an append: `append([])` settles it."""
+        ...
+
     def low(self) -> bool:
         """Whether appends are living on the reserve: nothing but what ends or shrinks timers should be written."""
         ...

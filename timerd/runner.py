@@ -68,7 +68,8 @@ class Runner:
             now = self._clock.now()
             turns = self._decide(now)
             frames = [Frame(turn.shard, turn.lsn, turn.records) for turn in turns if turn.records]
-            appended = await self._log.append(frames) if frames else 0
+            # Without frames there may still be bodies and grants of arms that changed nothing: they must not pile up.
+            appended = await self._log.append(frames) if frames or self._log.unsettled() else 0
             self._act(turns, appended)
 
     def _decide(self, now: Now) -> list[Turn]:

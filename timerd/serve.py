@@ -7,12 +7,15 @@ is in memory is ahead of the disk then).
 
 import asyncio
 import contextlib
+import functools
 import gc
 import ipaddress
 import os
 import random
+import resource
 import signal
 import socket
+import ssl
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,7 +31,14 @@ from timerd import boot
 from timerd.clock import SystemClock
 from timerd.config import Config, ConfigError
 from timerd.deliver import HttpDeliver
-from timerd.engine.errors import CatalogFull, CorruptLog, DirectoryLocked, LogFailed
+from timerd.engine.errors import (
+    CatalogFull,
+    CorruptLog,
+    DirectoryLocked,
+    IncompleteDirectory,
+    LogFailed,
+    UnreadableCatalog,
+)
 from timerd.engine.instant import parse_duration
 from timerd.engine.settings import Settings
 from timerd.node import Node
@@ -47,6 +57,7 @@ EXIT_LOCKED: Final = 3
 EXIT_CORRUPT: Final = 4
 EXIT_REFUSED: Final = 5
 EXIT_FAILED: Final = 70
+DESCRIPTORS_MAX: Final = 65_536
 CLOSE_REQUESTS_S: Final = 5  # requests in progress at a stop get this long
 GC_THRESHOLD: Final = (100_000, 20, 50)  # timers are invisible to the collector; requests make little that is cyclic
 
@@ -80,7 +91,18 @@ def run(config: Config) -> int:
     except DirectoryLocked as error:
         return _refuse(EXIT_LOCKED, str(error))
     except CorruptLog as error:
-        return _refuse(EXIT_CORRUPT, f"the log is damaged: {error}\ninspect it with: timerd log inspect {config.data}")
+        return _refuse(
+            EXIT_CORRUPT,
+            f"the log is damaged: {error}\n"
+            f"look at it with: timerd log inspect {config.data}\n"
+            f"and give up what is behind the damage with: timerd log repair {config.data}",
+        )
+    except UnreadableCatalog as error:
+        return _refuse(EXIT_CORRUPT, f"the catalogue can't be read: {error}")
+    except IncompleteDirectory as error:
+        return _refuse(EXIT_CORRUPT, f"{config.data}: {error}")
+    except LogFailed as error:
+        return _refuse(EXIT_FAILED, f"the log failed: {error}")
     except (ConfigError, boot.WrongShards) as error:
         return _refuse(EXIT_CONFIG, str(error))
     except (boot.WrongClock, CatalogFull, OSError) as error:
@@ -99,6 +121,11 @@ def _settings(config: Config) -> tuple[Settings, ApiSettings]:
         except ValueError as error:
             raise ConfigError(f"--{name}: {error}") from None
 
+    if config.tls_cert is not None and config.tls_key is not None:
+        try:
+            ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(config.tls_cert, config.tls_key)
+        except (OSError, ValueError) as error:  # an SSLError is an OSError
+            raise ConfigError(f"--tls-cert {config.tls_cert} with --tls-key {config.tls_key}: {error}") from None
     horizon_ms = duration("max-horizon", config.max_horizon)
     settings = Settings(
         node=config.node,
@@ -190,13 +217,30 @@ class _Joined:
 
 
 class _Protocol(HttpToolsProtocol):
-    """uvicorn's HTTP over such a transport."""
+    """uvicorn's HTTP over such a transport, and no more connections than leave descriptors for files and deliveries."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        if len(self.connections) >= _connections_max():
+            transport.abort()
+            return
         super().connection_made(cast(asyncio.Transport, _Joined(transport)))
 
 
+@functools.cache
+def _connections_max() -> int:
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
+
+
+def _raise_descriptor_limit() -> None:
+    """As many descriptors as the system lets this process have; 1,024, a common default, is a few idle connections."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = DESCRIPTORS_MAX if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_MAX)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
 async def _serve(config: Config, settings: Settings, api_settings: ApiSettings) -> int:
+    _raise_descriptor_limit()
     listener = _listen(config)
     directory = Path(config.data)
     os.umask(0o077)  # payloads are in the log, secrets in the catalogue: they are nobody else's
@@ -263,11 +307,14 @@ async def _serve_node(config: Config, api_settings: ApiSettings, node: Node, lis
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLD)
     serving = loop.create_task(server.serve([listener]))
-    await server.ready.wait()
+    stopping = loop.create_task(stop.wait())
+    ready = loop.create_task(server.ready.wait())
+    await _first(ready, serving, stopping, node.failed)
+    if serving.done():
+        serving.result()  # raises what kept it from being ready
     host = f"[{config.host}]" if ":" in config.host else config.host
     scheme = "https" if config.tls_cert else "http"
     print(f"timerd ready on {scheme}://{host}:{listener.getsockname()[1]}", file=sys.stderr, flush=True)
-    stopping = loop.create_task(stop.wait())
     await _first(stopping, serving, node.failed)
     if node.failed.done():
         _die(node)

@@ -24,6 +24,7 @@ from timerd.runner import Runner
 SLOT_BYTES = 3  # of a slot's number in a slice
 MOVED_BYTES = 320  # what a moved body takes in a frame, its id among it
 BODY_FACTOR = 2.5  # body segments may take this much of the live bodies before live ones are copied forward
+BODY_LOOK = 8  # bodies count for looks by this part: they cost more to write than frames, and hold fewer timers
 LOOK_BYTES = 32_768  # appended before the log is looked at again: what a look costs is shared by some hundred timers
 
 log = structlog.get_logger()
@@ -63,6 +64,16 @@ class Upkeep:
         self._ending = True
         if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
+
+    def placed(self, segments: Counter[int], size: int) -> None:
+        """Bodies of `size` bytes were placed; their segments stay until they are taken off `placing`."""
+        self.placing.update(segments)
+        self._unseen_bytes += size // BODY_LOOK
+
+    def want_room(self) -> None:
+        """Something was refused for want of room: look at once whether there is something to reclaim."""
+        self._unseen_bytes = max(self._unseen_bytes, LOOK_BYTES)
+        self._runner.ring()
 
     def after_turn(self, appended: int) -> None:
         """Look at the log, and ask for what it needs."""
@@ -218,7 +229,7 @@ class Upkeep:
         places = self._log.place_bodies([(id, data[place]) for (id, place), generation in live])
         moves = [(id, generation, old, new) for ((id, old), generation), new in zip(live, places, strict=True)]
         segments = Counter(place.segment for place in places)
-        self.placing.update(segments)
+        self.placed(segments, size)
         try:
             await self._ask(shard, partial(Relocate, moves))
         finally:

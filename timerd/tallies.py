@@ -1,0 +1,45 @@
+"""Sums over shards: what every shard counted of a type, as one report. Linear in types and shards."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from timerd.engine.message import ShardTally, TypeTally
+from timerd.report import LagWindow, TypeReport
+
+SUMMED: Final = (
+    "armed", "revived", "fired", "cancelled", "replaced", "dead", "purged", "superseded", "retried",
+    "live", "in_flight", "retrying", "dead_letters",
+)  # fmt: skip
+
+
+class Delivered(NamedTuple):
+    """The part of a report that is counted where deliveries are made, since the process began."""
+
+    batches: int = 0
+    batch_timers: int = 0
+    unnamed: int = 0
+    breaker: str = "closed"
+    lag: LagWindow = LagWindow()
+
+
+NOTHING: Final = Delivered()
+
+
+def sum_up(
+    known: Iterable[str], shards: Sequence[ShardTally], delivered: Mapping[str, Delivered]
+) -> dict[str, TypeReport]:
+    """A report for each known type, and for each that some shard has counted, by name."""
+    by_name: dict[str, list[TypeTally]] = {name: [] for name in known}
+    for shard in shards:
+        for name, tally in shard.types.items():
+            by_name.setdefault(name, []).append(tally)
+    reports = {}
+    for name in sorted(by_name):
+        tallies = by_name[name]
+        dropped: dict[str, int] = {}
+        for tally in tallies:
+            for reason, count in tally.dropped.items():
+                dropped[reason] = dropped.get(reason, 0) + count
+        sums = {field: sum([getattr(tally, field) for tally in tallies]) for field in SUMMED}
+        reports[name] = TypeReport(**sums, dropped=dropped, **delivered.get(name, NOTHING)._asdict())
+    return reports
