@@ -12,7 +12,7 @@ from typing import Final
 from timerd.engine.timer import BodyRef
 from timerd.ports import Body
 from timerd_storage import body
-from timerd_storage.disk import Disk
+from timerd_storage.disk import NO_DESCRIPTOR, Disk
 
 CHUNK_BYTES: Final = 1 << 20  # of a scan, and of one read job: an append waits for no more than that
 _FILES_MAX: Final = 64  # open at once; a process may have 1,024
@@ -38,6 +38,7 @@ class BodyFiles:
         self._directory = directory
         self._disk = disk
         self._files: dict[int, int] = {}  # the one used last is at the end
+        self._new_name = False  # one was made, and the directory isn't synced
 
     def path(self, number: int) -> Path:
         """Where a segment lies."""
@@ -128,17 +129,26 @@ class BodyFiles:
                 self._disk.close(self._files.pop(next(iter(self._files))))
             file = self._open(number, create)
         self._files[number] = file
+        if create and self._new_name:
+            self._disk.sync_directory(self._directory)
+            self._new_name = False
         return file
 
     def _open(self, number: int, create: bool) -> int:
-        try:
-            return self._disk.open(self.path(number))
-        except FileNotFoundError:
-            if not create:
-                raise
-            file = self._disk.open(self.path(number), create=True)
-            self._disk.sync_directory(self._directory)
-            return file
+        while True:
+            try:
+                return self._disk.open(self.path(number))
+            except FileNotFoundError:
+                if not create:
+                    raise
+                file = self._disk.open(self.path(number), create=True)
+                self._new_name = True
+                return file
+            except OSError as error:
+                # Want of descriptors must not look like damage: those kept for speed are given up first.
+                if error.errno not in NO_DESCRIPTOR or not self._files:
+                    raise
+                self._disk.close(self._files.pop(next(iter(self._files))))
 
     def _give_back(self, number: int, size: int) -> int:
         """Cut the zeros off a segment's end; a body never ends in one. Returns the new size."""

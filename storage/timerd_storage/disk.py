@@ -11,10 +11,13 @@ What is promised by the disk: after `sync` has returned, the file's bytes and si
 import errno
 import fcntl
 import os
+from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})  # what a full disk says, and a full quota
+NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE})  # what a full table says, the process's or the machine's
+_HELD_DESCRIPTORS: Final = 8  # more than the log opens at once before it closes some
 
 
 class Space(NamedTuple):
@@ -73,7 +76,17 @@ class Disk(Protocol):
 
 
 class OsDisk:
-    """The disk of this machine. Safe to use from one worker thread and the loop's thread."""
+    """The disk of this machine. Safe to use from one worker thread and the loop's thread (`space` alone).
+
+    While a lock is held, connections that take every descriptor can't take those of the log: the directory's is open
+    all along, and a few are held back, which are given up one by one when an `open` finds none left, and held again
+    with the next `close`.
+    """
+
+    def __init__(self) -> None:
+        self._lock = self._directory = -1
+        self._path: Path | None = None  # of the directory that is open
+        self._held: list[int] = []
 
     def make_directory(self, path: Path) -> None:
         if not path.is_dir():
@@ -86,10 +99,28 @@ class OsDisk:
 
     def open(self, path: Path, *, create: bool = False) -> int:
         flags = os.O_RDWR | os.O_CLOEXEC
-        return os.open(path, flags | os.O_CREAT | os.O_EXCL if create else flags, 0o640)
+        if create:
+            flags |= os.O_CREAT | os.O_EXCL
+        while True:
+            try:
+                return os.open(path, flags, 0o640)
+            except OSError as error:
+                if error.errno not in NO_DESCRIPTOR or not self._held:
+                    raise
+                os.close(self._held.pop())
 
     def close(self, file: int) -> None:
-        os.close(file)
+        if file == self._lock:
+            for each in (*self._held, self._directory):
+                os.close(each)
+            self._held.clear()
+            self._lock = self._directory = -1
+            self._path = None
+        if self._path is not None and len(self._held) < _HELD_DESCRIPTORS:
+            os.dup2(self._directory, file, inheritable=False)  # closes it, and nobody else gets its number
+            self._held.append(file)
+        else:
+            os.close(file)
 
     def size(self, file: int) -> int:
         return os.fstat(file).st_size
@@ -120,7 +151,10 @@ class OsDisk:
         os.fdatasync(file)
 
     def sync_directory(self, path: Path) -> None:
-        directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        if path == self._path:
+            os.fsync(self._directory)
+            return
+        directory = _open_directory(path)
         try:
             os.fsync(directory)
         finally:
@@ -137,7 +171,19 @@ class OsDisk:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            directory = _open_directory(path.parent)
         except OSError:
             os.close(file)
             raise
+        if self._path is not None:  # of another lock that is held: one is enough
+            os.close(directory)
+            return file
+        self._lock, self._directory, self._path = file, directory, path.parent
+        with suppress(OSError):
+            while len(self._held) < _HELD_DESCRIPTORS:
+                self._held.append(os.dup(directory))
         return file
+
+
+def _open_directory(path: Path) -> int:
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

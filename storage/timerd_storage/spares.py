@@ -73,7 +73,7 @@ class Spares:
         self.number += 1
 
     async def add_piece(self) -> None:
-        """One piece more of room. Raises OSError; after one that says no space, it may be called again."""
+        """One piece more of room. Raises OSError, after which it may be called again."""
         async with self._turn:
             await self._add_piece()
 
@@ -144,7 +144,7 @@ def _create(disk: Disk, path: Path) -> int:
     try:
         disk.sync_directory(path.parent)
     except OSError:
-        # A full disk may say so here: leave no file behind that the next attempt would trip over.
+        # Leave no file behind that the next attempt would trip over; that one makes, and syncs, the name anew.
         disk.close(file)
         disk.unlink(path)
         raise
@@ -159,15 +159,18 @@ def _adopt(disk: Disk, path: Path, size: int) -> int:
 
 
 def _fill(disk: Disk, file: int, start: int, end: int) -> None:
+    size = disk.size(file)  # more than `start` in a spare of an earlier life
     try:
         disk.write(file, start, _ZEROS[: end - start])
         disk.sync(file)
     except OSError:
-        disk.truncate(file, start)  # half a piece is no room, and its blocks need not be on disk
+        # Half a piece is no room, and its blocks need not be on disk. The next attempt writes all of it anew, and so
+        # syncs all of it anew: what a failed sync has left out is not taken for done.
+        disk.truncate(file, max(start, size))
         raise
 
 
 def _drop(disk: Disk, spare: Spare) -> None:
-    disk.close(spare.file)
     disk.unlink(spare.path)
     disk.sync_directory(spare.path.parent)
+    disk.close(spare.file)

@@ -4,12 +4,19 @@ Room is made in the background, a piece at a time: spares for frames, blocks for
 no longer asks for are deleted. A full disk is met here and
 nowhere else: what was granted or reserved is in hand already, so appends go on; grants are refused until an attempt,
 made at most every 0.2 s and only when somebody asks, finds space again.
+
+Whatever else the system refuses while room is made (no descriptor is left, say) is met in the same way, and told once:
+nothing of the log has been touched. Only when a spare can't be deleted is the log's order of names in doubt, and the
+log fails.
 """
 
 import asyncio
+import errno
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
+
+import structlog
 
 from timerd_storage.bodies import Bodies
 from timerd_storage.disk import NO_SPACE, Disk
@@ -35,9 +42,10 @@ class Supply:
         self._filling: asyncio.Task[None] | None = None
         self._starved = False  # the last attempt met a full disk
         self._fill_after = 0.0  # on the loop's clock: no attempt before
+        self._told = False  # of what the attempts fail for, which is not want of space
         self._stopped = True
         self.failure: Exception | None = None
-        """What went wrong, if it was not want of space: the log can't go on."""
+        """What went wrong, if the log can't go on."""
 
     def start(self) -> None:
         """The log can be written from now on."""
@@ -108,15 +116,32 @@ class Supply:
 
     async def _make_room(self, frame_bytes: int, body_bytes: int) -> None:
         try:
-            while not self._stopped and self._to_fill(frame_bytes):
-                await self._spares.add_piece()
-            while not self._stopped and self._to_prepare(body_bytes):
-                await self._bodies.prepare(self._spares.piece_bytes)
-            self._starved = False
+            if not await self._add_room(frame_bytes, body_bytes):
+                return
             while not self._stopped and self._to_drop():
                 await self._spares.drop_last()
         except Exception as error:
             if not isinstance(error, OSError) or error.errno not in NO_SPACE:
                 self.failure = error
-            self._starved = True
-            self._fill_after = asyncio.get_running_loop().time() + _FILL_AGAIN_S
+            self._pause()
+
+    async def _add_room(self, frame_bytes: int, body_bytes: int) -> bool:
+        """False: it can't be had now."""
+        try:
+            while not self._stopped and self._to_fill(frame_bytes):
+                await self._spares.add_piece()
+            while not self._stopped and self._to_prepare(body_bytes):
+                await self._bodies.prepare(self._spares.piece_bytes)
+        except OSError as error:
+            if error.errno not in NO_SPACE and not self._told:
+                self._told = True
+                name = errno.errorcode.get(error.errno or 0, "")
+                structlog.get_logger().warning("log_room_not_made", errno=name, reason=str(error))
+            self._pause()
+            return False
+        self._starved = self._told = False
+        return True
+
+    def _pause(self) -> None:
+        self._starved = True
+        self._fill_after = asyncio.get_running_loop().time() + _FILL_AGAIN_S

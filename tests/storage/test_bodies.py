@@ -1,6 +1,7 @@
 """Bodies: what the conformance suite can't see."""
 
 import asyncio
+import errno
 from pathlib import Path
 from random import Random
 
@@ -156,6 +157,25 @@ async def test_more_segments_than_may_be_open_at_once_can_be_read() -> None:
     found = await log.read_bodies(places)
     assert found == [bytes([lsn]) * 20_000 for lsn in range(1, 101)]
     assert len(disk._handles) < 80
+
+
+async def test_want_of_descriptors_costs_no_body() -> None:
+    disk = FakeDisk()
+    log, _ = await open_on(disk)
+    places = []
+    for lsn in range(1, 11):
+        places += log.place_bodies([("a", bytes([lsn]) * 20_000)])
+        await log.append([armed(0, lsn)])
+    disk.crash(Random(1))
+    log, _ = await open_on(disk)
+    table = len(disk._handles) - 5
+
+    def on_call(verb: str, path: Path) -> None:
+        if verb == "open" and len(disk._handles) >= table:
+            raise OSError(errno.EMFILE, "planted")
+
+    disk.on_call = on_call
+    assert None not in await log.read_bodies(places)
 
 
 async def test_a_failing_read_costs_a_body_and_not_the_log() -> None:

@@ -1,8 +1,11 @@
 """The disk of this machine, and that the fake one has its ways."""
 
 import errno
+import os
+import resource
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 
@@ -127,3 +130,45 @@ def test_a_full_disk_takes_what_fits_and_every_overwrite(tmp_path: Path) -> None
         disk.allocate(file, 0, 501)
     disk.ballast = 0
     disk.allocate(file, 0, 1000)
+
+
+def test_a_locked_directory_can_be_worked_in_when_others_have_taken_every_descriptor(tmp_path: Path) -> None:
+    disk = OsDisk()
+    lock = disk.lock(tmp_path / "lock")
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(before[0], 256), before[1]))
+    taken: list[int] = []
+
+    def take_all() -> None:
+        with suppress(OSError):
+            while True:
+                taken.append(os.open("/dev/null", os.O_RDONLY))
+
+    try:
+        for number in range(30):
+            take_all()
+            path = tmp_path / str(number)
+            file = disk.open(path, create=True)
+            disk.sync_directory(tmp_path)
+            take_all()
+            disk.write(file, 0, b"there")
+            disk.sync(file)
+            disk.close(file)
+            take_all()
+            again = disk.open(path)
+            assert disk.read(again, 0, 9) == b"there"
+            disk.close(again)
+        with pytest.raises(OSError, match="Too many open files"):
+            taken += [disk.open(tmp_path / str(number)) for number in range(30)]
+    finally:
+        for each in taken:
+            os.close(each)
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    disk.close(lock)
+    held = {os.readlink(f"/proc/self/fd/{each}") for each in os.listdir("/proc/self/fd") if _is_open(each)}
+    assert str(tmp_path) not in held
+    disk.close(disk.lock(tmp_path / "lock"))
+
+
+def _is_open(descriptor: str) -> bool:
+    return Path(f"/proc/self/fd/{descriptor}").is_symlink()

@@ -171,7 +171,7 @@ async def test_a_failed_write_or_sync_is_never_tried_again(verb: str, code: int)
     assert plain(found)[:1] == plain([armed(0, 1)])
 
 
-async def test_a_failed_sync_of_a_spare_fails_the_log() -> None:
+async def test_an_append_that_can_not_have_its_next_segment_fails_the_log() -> None:
     disk = FakeDisk()
     log, _ = await open_on(disk)
     await asyncio.sleep(0)

@@ -6,9 +6,11 @@ from pathlib import Path
 from random import Random
 
 import pytest
+import structlog
 
-from tests.sim.disk import FakeDisk, InlineWorker
-from tests.storage.laid import HOME, armed, fired, open_on, plain
+from tests.sim.disk import FakeDisk
+from tests.storage.laid import armed, fired, open_on, plain
+from timerd.engine.errors import LogFailed
 from timerd.ports import Frame
 from timerd_storage.file_log import FileLog
 from timerd_storage.room import Room
@@ -210,14 +212,63 @@ async def test_a_reserve_that_shrinks_gives_its_space_back_and_does_not_flutter(
     assert plain(found) == plain(frames)
 
 
-async def test_a_failed_sync_of_new_room_is_no_full_disk() -> None:
+REFUSALS = [("open", errno.EMFILE), ("open", errno.ENFILE), ("sync", errno.EIO), ("write", errno.EIO)]
+
+
+@pytest.mark.parametrize(("verb", "code"), [*REFUSALS, ("sync_directory", errno.EIO), ("allocate", errno.EINTR)])
+async def test_what_the_system_refuses_while_room_is_made_is_met_like_a_full_disk(
+    verb: str, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(monkeypatch)
     disk = FakeDisk()
-    log = await FileLog.open(HOME, disk, InlineWorker(), SEGMENT)
-    assert [frame async for frame in log.replay()] == []
-    disk.fail("sync", code=errno.EIO)
-    log.grant(100_000, RESERVE)
+    log, _ = await open_on(disk, SEGMENT)
+    frames: list[Frame] = []
+    await log.append(frames)
+
+    def refuse(called: str, path: Path) -> None:
+        if called == verb and path.name != "000000000001.log":
+            raise OSError(code, "planted")
+
+    disk.on_call = refuse
+    places = []
+    with structlog.testing.capture_logs() as told:
+        for _ in range(5):
+            clock.now += 0.25
+            log.grant(100_000, RESERVE)
+            await settle()
+            assert not log.grant(100_000, RESERVE), "no room in hand, and none to be had"
+            frames.append(armed(0, len(frames) + 1))
+            if verb not in ("sync", "write", "sync_directory"):
+                places += log.place_bodies([("a", b"a" * 600)]) if verb == "allocate" else []
+            await log.append(frames[-1:])
+    assert [each["event"] for each in told] == ["log_room_not_made"]
+    assert told[0]["errno"] == errno.errorcode[code]
+    disk.on_call = None
+    clock.now += 0.25
+    log.low()
     await settle()
-    assert not log.grant(1, 1)
+    assert not log.low()
+    assert log.grant(100_000, RESERVE)
+    for _ in range(50):
+        frames.append(armed(0, len(frames) + 1, 30))
+        await log.append(frames[-1:])
+        await settle()
+    disk.crash(Random(1))
+    log, found = await open_on(disk, SEGMENT)
+    assert plain(found) == plain(frames)
+    assert None not in await log.read_bodies(places)
+
+
+async def test_a_spare_that_can_not_be_deleted_fails_the_log() -> None:
+    disk = FakeDisk()
+    log, _ = await open_on(disk, SEGMENT)
+    assert log.grant(0, 500_000, 0)
+    await settle()
+    disk.fail("unlink")
+    log.grant(0, 0, 0)
+    await settle()
+    with pytest.raises(LogFailed):
+        await log.append([armed(0, 1)])
 
 
 def test_room_wanted_covers_reserve_grants_and_what_segments_lose_at_their_ends() -> None:
