@@ -120,7 +120,7 @@ class _Connector(aiohttp.TCPConnector):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        factory: partial[ResponseHandler] = partial(_Protocol, loop=self._loop)
+        factory: Any = partial(_Protocol, loop=self._loop)
         self._factory = factory
 
 
