@@ -25,7 +25,9 @@ class Access:
     """Decides on a request by its path and headers alone, before anything else of it is read."""
 
     def __init__(self, settings: ApiSettings) -> None:
-        self._key = None if settings.api_key is None else settings.api_key.encode()
+        self._key = None if settings.api_key is None else settings.api_key.encode().strip()
+        if self._key == b"":
+            raise ValueError("an API key may not be empty")  # else nothing behind "Bearer" would open everything
         self._local_only = settings.api_key is None and not settings.insecure
         self._local_hosts: set[bytes] = set()
 

@@ -46,7 +46,12 @@ class _Door:
         self._clock = service.clock
         self._access = Access(settings)
         self._failures = _Failures(service)
-        intake = Intake(settings.max_body_bytes, settings.max_bodies_in_progress_bytes)
+        intake = Intake(
+            settings.max_body_bytes,
+            settings.max_bodies_in_progress_bytes,
+            settings.body_grace_ms,
+            settings.body_bytes_per_s,
+        )
         items = Items(lambda: service.types, settings.max_horizon_ms, settings.max_payload_bytes)
         self._arms = Arms(service, items, intake)
         self._surface = _surface(service, intake, self._failures)

@@ -5,9 +5,11 @@ None of them knows what a body means.
 
 Invariants: no more than the limit of one body is ever held for a request, and no more than the limit of all for all
 of them, whatever was announced. JSON that is accepted is valid UTF-8 through and through, raw payloads included (the
-decoder looks into the strings it decodes, but not into those it skips).
+decoder looks into the strings it decodes, but not into those it skips). Bodies that come slowly or not at all keep
+nobody out: each has to keep a pace, and the last part of the room for all is for small ones alone.
 """
 
+import asyncio
 import re
 from collections.abc import Mapping
 from typing import Any, Final, Generic, TypeVar
@@ -27,6 +29,10 @@ from timerd_api.problem import (
     faulty,
     pointer_token,
 )
+from timerd_api.settings import BODY_BYTES_PER_S, BODY_GRACE_MS
+
+SMALL_BYTES: Final = 64 * 1024  # a body that has a share of the room kept for it: a single arm, or a few hundred
+SMALL_SHARE: Final = 8  # the part of the room that is kept for small bodies; hundreds of them at the usual size
 
 JSON: Final = "application/json"
 MSGPACK: Final = "application/msgpack"
@@ -38,9 +44,18 @@ T = TypeVar("T")
 class Intake:
     """Reads request bodies, and counts those in progress: from their first byte until `release`."""
 
-    def __init__(self, one_bytes_max: int, all_bytes_max: int) -> None:
+    def __init__(
+        self,
+        one_bytes_max: int,
+        all_bytes_max: int,
+        grace_ms: int = BODY_GRACE_MS,
+        bytes_per_s: int = BODY_BYTES_PER_S,
+    ) -> None:
         self._one_bytes_max = one_bytes_max
         self._all_bytes_max = all_bytes_max
+        self._large_bytes_max = max(all_bytes_max - all_bytes_max // SMALL_SHARE, one_bytes_max)
+        self._grace_s = grace_ms / 1000
+        self._bytes_per_s = bytes_per_s
         self.held_bytes = 0
 
     async def read(self, headers: Mapping[bytes, bytes], receive: Receive) -> bytes:
@@ -48,12 +63,21 @@ class Intake:
         announced = headers.get(b"content-length", b"0")  # what is announced falsely is still counted as it comes
         if announced.isdigit() and int(announced[:20]) > self._one_bytes_max:
             raise self._too_large()
+        try:
+            async with asyncio.timeout(self._grace_s) as pace:
+                return await self._read(receive, pace)
+        except TimeoutError:
+            slow = f"the body came too slowly: it must keep up with {self._bytes_per_s} bytes a second"
+            raise Problem(MALFORMED, slow, headers={"Connection": "close"}) from None
+
+    async def _read(self, receive: Receive, pace: asyncio.Timeout) -> bytes:
         message = await receive()
         body: bytes = message.get("body", b"")
         if message["type"] == "http.request" and not message.get("more_body", False):
             self._admit(0, len(body))
             return body
         chunks = bytearray()
+        now = asyncio.get_running_loop().time
         try:
             while True:
                 if message["type"] != "http.request":
@@ -63,6 +87,11 @@ class Intake:
                 chunks += chunk
                 if not message.get("more_body", False):
                     return bytes(chunks)
+                # Each byte buys its time, but no more than the grace is ever saved up: who sends fast and then stops
+                # is given up as soon as who never began.
+                due = pace.when()
+                assert due is not None
+                pace.reschedule(min(now() + self._grace_s, due + len(chunk) / self._bytes_per_s))
                 message = await receive()
         except BaseException:  # a cancelled request gives its bytes back as well
             self.held_bytes -= len(chunks)
@@ -74,7 +103,8 @@ class Intake:
     def _admit(self, have: int, more: int) -> None:
         if have + more > self._one_bytes_max:
             raise self._too_large()
-        if self.held_bytes + more > self._all_bytes_max:
+        room = self._all_bytes_max if have + more <= SMALL_BYTES else self._large_bytes_max
+        if self.held_bytes + more > room:
             raise Problem(OVERLOADED, "too many request bodies are on their way in at once")
         self.held_bytes += more
 

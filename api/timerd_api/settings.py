@@ -1,6 +1,11 @@
 """Settings: what the API is told once, at the start. Values only; where they come from is the roof's business."""
 
+from typing import Final
+
 import msgspec
+
+BODY_GRACE_MS: Final = 10_000
+BODY_BYTES_PER_S: Final = 64 * 1024
 
 
 class ApiSettings(msgspec.Struct, frozen=True):
@@ -18,13 +23,20 @@ class ApiSettings(msgspec.Struct, frozen=True):
     """One request body. 10,000 items of 1.6 KiB; what is larger is better sent in parts."""
     max_bodies_in_progress_bytes: int = 256 * 1024 * 1024
     """All request bodies at once; at least `max_body_bytes`, or the largest body could never come in."""
+    body_grace_ms: int = BODY_GRACE_MS
+    """How far a body may fall behind `body_bytes_per_s`; one that stops is given up after this. What is sent at all is
+    sent within a second or two; ten let a bad line come back, and give what a stopped sender holds back soon enough."""
+    body_bytes_per_s: int = BODY_BYTES_PER_S
+    """The least pace of a body. A slow line does twice that, and the largest body is through in minutes at worst."""
     max_payload_bytes: int = 64 * 1024
     """One payload, encoded as JSON."""
     max_horizon_ms: int = 3_652 * 86_400_000
     """How far ahead a timer may be armed: ten years, two or three leap days among them."""
 
     def __post_init__(self) -> None:
-        if self.api_key is not None and not self.api_key:
+        if self.api_key is not None and not self.api_key.strip():
             raise ValueError("an API key may not be empty")
         if self.max_bodies_in_progress_bytes < self.max_body_bytes:
             raise ValueError("max_bodies_in_progress_bytes is below max_body_bytes")
+        if self.body_grace_ms <= 0 or self.body_bytes_per_s <= 0:
+            raise ValueError("body_grace_ms and body_bytes_per_s must be above 0")

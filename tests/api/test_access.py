@@ -1,5 +1,6 @@
 """Access: keys, hosts and origins."""
 
+import msgspec
 import pytest
 
 from tests.api.asgi import HOST, JSON, call
@@ -116,7 +117,28 @@ async def test_pages_from_elsewhere(service: FakeService, origin: str, status: i
 
 
 def test_settings_that_can_not_be() -> None:
-    with pytest.raises(ValueError, match="empty"):
-        ApiSettings(api_key="")
+    for key in ("", " ", "\t\r\n", "\u00a0"):
+        with pytest.raises(ValueError, match="empty"):
+            ApiSettings(api_key=key)
     with pytest.raises(ValueError, match="below"):
         ApiSettings(max_body_bytes=2, max_bodies_in_progress_bytes=1)
+    with pytest.raises(ValueError, match="above 0"):
+        ApiSettings(body_grace_ms=0)
+    with pytest.raises(ValueError, match="above 0"):
+        ApiSettings(body_bytes_per_s=0)
+
+
+@pytest.mark.parametrize("key", ["", " ", "\n"])
+def test_no_key_is_no_key_whoever_made_the_settings(service: FakeService, key: str) -> None:
+    settings = ApiSettings(api_key="k3y")
+    msgspec.structs.force_setattr(settings, "api_key", key)
+    with pytest.raises(ValueError, match="empty"):
+        create_app(service, settings)
+
+
+async def test_space_around_a_key_is_none_of_it(service: FakeService) -> None:
+    app = create_app(service, ApiSettings(api_key=" k3y\n"))
+    headers = [HOST, (b"authorization", b"Bearer k3y")]
+    assert (await call(app, "GET", "/v1/timers", headers=headers)).status == 200
+    for nothing in (b"Bearer", b"Bearer ", b"Bearer   "):
+        assert (await call(app, "GET", "/v1/timers", headers=[HOST, (b"authorization", nothing)])).status == 401

@@ -11,7 +11,7 @@ from starlette.types import Message
 from tests.api.asgi import HOST, JSON, call
 from tests.api.fake_service import NOW_MS, FakeService
 from timerd_api.app import create_app
-from timerd_api.body import Intake, wants_msgpack
+from timerd_api.body import SMALL_BYTES, SMALL_SHARE, Intake, wants_msgpack
 from timerd_api.problem import Problem
 from timerd_api.settings import ApiSettings
 
@@ -221,6 +221,80 @@ async def test_bodies_in_progress_are_bounded_together() -> None:
     cut.cancel()
     with pytest.raises(asyncio.CancelledError):
         await cut
+    assert intake.held_bytes == 0
+
+
+async def test_large_bodies_leave_room_for_small_ones() -> None:
+    intake = Intake(1 << 20, 1 << 22)
+
+    def sending(size: int) -> Any:
+        async def receive() -> Message:
+            return {"type": "http.request", "body": b" " * size, "more_body": False}
+
+        return receive
+
+    held: list[bytes] = []
+
+    async def fill(size: int) -> int:
+        before = len(held)
+        while True:
+            try:
+                held.append(await intake.read({}, sending(size)))
+            except Problem as problem:
+                if problem.kind.name != "overloaded":
+                    raise
+                return len(held) - before
+
+    assert await fill(1 << 20) == 3
+    assert await fill(SMALL_BYTES + 1) < 8
+    assert await fill(SMALL_BYTES) >= (1 << 22) // SMALL_SHARE // SMALL_BYTES
+    assert intake.held_bytes <= 1 << 22
+    for body in held:
+        intake.release(body)
+    assert len(await intake.read({}, sending(1 << 20))) == 1 << 20
+
+
+async def test_the_largest_body_comes_in_whatever_is_kept() -> None:
+    intake = Intake(1 << 20, 1 << 20)
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b" " * (1 << 20), "more_body": False}
+
+    assert len(await intake.read({}, receive)) == 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("size", "every_s", "pieces", "in_time"),
+    [
+        (1, 0.0, 100, True),  # at once
+        (1_000, 0.05, 8, True),  # 20,000 bytes a second, twice the pace, and longer than the grace in all
+        (1, 0.05, 100, False),  # never stops, and hardly comes
+        (0, 0.05, 100, False),
+        (10_000, 0.05, 1, True),
+        (10_000, 5.0, 2, False),  # a second's worth at once, which buys no more than the grace
+        (0, 5.0, 1, False),  # nothing at all
+    ],
+)
+async def test_a_body_has_to_keep_its_pace(size: int, every_s: float, pieces: int, in_time: bool) -> None:
+    intake = Intake(1 << 20, 1 << 20, grace_ms=200, bytes_per_s=10_000)
+    left, first = pieces, True
+
+    async def receive() -> Message:
+        nonlocal left, first
+        if not first or size == 0:
+            await asyncio.sleep(every_s)
+        left, first = left - 1, False
+        return {"type": "http.request", "body": b" " * size, "more_body": left > 0}
+
+    started = asyncio.get_running_loop().time()
+    if in_time:
+        body = await intake.read({}, receive)
+        assert len(body) == size * pieces
+        intake.release(body)
+    else:
+        with pytest.raises(Problem, match="malformed: the body came too slowly"):
+            await intake.read({}, receive)
+        assert asyncio.get_running_loop().time() - started < 1
     assert intake.held_bytes == 0
 
 

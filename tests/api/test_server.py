@@ -23,7 +23,7 @@ def parser(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 async def port(service: FakeService, parser: str) -> AsyncIterator[int]:
-    settings = ApiSettings(max_body_bytes=100_000, max_bodies_in_progress_bytes=150_000)
+    settings = ApiSettings(max_body_bytes=100_000, max_bodies_in_progress_bytes=150_000, body_grace_ms=1_000)
     config = uvicorn.Config(
         create_app(service, settings), http=parser, loop="none", lifespan="off", access_log=False, log_level="warning"
     )  # type: ignore[arg-type]
@@ -142,6 +142,27 @@ async def test_bodies_in_progress_are_bounded_together(port: int) -> None:
             await third.write(head("POST", "/v1/timers", JSON, "Content-Length: 90000") + b" " * 90_000)
             status, _ = await third.answer()
     assert status == 400
+
+
+async def test_bodies_that_never_end_are_given_up_and_their_room_is_free_again(port: int, service: FakeService) -> None:
+    async with contextlib.AsyncExitStack() as held:
+        senders = [await held.enter_async_context(connected(port)) for _ in range(4)]
+        await senders[0].write(head("POST", "/v1/timers", JSON, "Content-Length: 90000") + b" " * 89_999)
+        await senders[1].write(head("POST", "/v1/timers", JSON, "Transfer-Encoding: chunked") + b"2710\r\n ")
+        await senders[2].write(head("PUT", "/v1/types/poll", JSON, "Content-Length: 10"))
+        await senders[3].write(head("PUT", "/v1/timers/a", JSON, "Content-Length: 10") + b"{")
+        async with connected(port) as good:  # a small one comes in all the time
+            await good.write(head("POST", "/v1/timers", JSON, f"Content-Length: {len(ARM)}") + ARM)
+            assert (await good.answer())[0] == 200
+        async with asyncio.timeout(5):
+            for sender in senders:
+                status, body = await sender.answer()
+                assert (status, b"too slowly" in body) == (400, True)
+                assert await sender.reader.read() == b""  # closed
+        async with connected(port) as large:
+            await large.write(head("POST", "/v1/timers", JSON, "Content-Length: 90000") + b" " * 90_000)
+            status, body = await large.answer()
+            assert (status, b"empty" in body) == (400, True)
 
 
 async def test_head_has_no_body(port: int) -> None:
