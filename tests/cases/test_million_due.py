@@ -1,4 +1,4 @@
-"""A million timers due at one instant cost no memory, and nobody else any time (promise 7, issue 2 point 5).
+"""A million timers due at one instant cost no memory, and nobody else any time (promise 7).
 
 By default 200,000, with the bound in proportion; `TIMERD_DUE=1000000` for the million.
 """
