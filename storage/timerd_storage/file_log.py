@@ -8,7 +8,8 @@ Invariants:
 
 1. One append at a time. Nothing counts as appended before its sync has returned.
 2. Bodies are on disk before a frame that may refer to them is written.
-3. A segment is synced before the next is opened; a header is synced before the first frame behind it is written.
+3. A segment is synced before the next is opened; a header is synced, and then named in the segment before, which is
+   synced again, before the first frame behind it is written.
 4. A write or sync that failed is never repeated: the log refuses everything afterwards.
 5. Files go from the oldest on, each deletion durable before the next.
 """
@@ -36,7 +37,7 @@ from timerd_storage.spares import Spares
 from timerd_storage.supply import Supply
 from timerd_storage.worker import Worker
 
-SEGMENT_BYTES: Final = 16 << 20  # opening one costs a sync: one in fifty appends at the top load
+SEGMENT_BYTES: Final = 16 << 20  # opening one costs two syncs: in one of fifty appends at the top load
 SEGMENT_BYTES_MIN: Final = 64 << 10
 SEGMENTS_OF_DISK: Final = 32  # a segment is at most this part of the file system, so that a small one has room to turn
 
@@ -251,6 +252,8 @@ class FileLog:
         if self._segments:
             self._segments[-1].file = await self._worker.run(self._disk.open, self._segments[-1].path)
             await self._worker.run(self._disk.sync, self._segments[-1].file)
+        if len(self._segments) > 1:  # perhaps it was opened, and the one before not told any more
+            await self._worker.run(self._segments[-2].follow, self._disk)
         await self._worker.run(self._disk.sync_directory, self._directory)
         numbers = [held.number + 1 for held in self._segments] + [head.number for head in spares]
         self._spares.number = numbers[len(self._segments) - 1] if self._segments else min(numbers, default=1)
@@ -266,6 +269,8 @@ class FileLog:
         end = before.end if before else 0
         held = SegmentFile(spare.number, spare.path, end, end, spare.filled, spare.file)
         await self._worker.run(held.begin, self._disk)
+        if before:
+            await self._worker.run(before.follow, self._disk)
         self._segments.append(held)
         if before and before.file is not None:
             await self._worker.run(self._disk.close, before.file)

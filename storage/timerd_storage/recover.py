@@ -6,9 +6,17 @@ The argument rests on three habits of the writer (file_log.py):
 2. One append at a time, and nothing is acknowledged before its sync. So at any moment at most one write, at the very
    end of the log, is not known to be on disk.
 3. Every append also writes a mark: the position up to which the log was on disk before it. Frames carry the same.
+4. When a header is on disk, the segment before it is told so (`next`), and that is synced before the first frame
+   behind the header is written. A start does it again, after it has synced what it read.
 
 What can be missing without a word is therefore only what lies at or behind the furthest synced position that any mark
 or frame names, in the last segment. Damage before that position is never a torn write.
+
+Habit 4 is for the last segment as a whole. Whatever was acknowledged in it, the one before names it, and then it had
+a header: if it has none now, or is not there, it was lost. In the other order (named first) a crash between the two
+would look the same as a loss. In this one it leaves a header that nobody names and no frame behind it, which is a log
+like any other. A `next` that can't be read says nothing, as if it had not been written: it takes a second damage for
+that to hide anything.
 
 This module reads bytes that it is given, and raises `CorruptLog`. It does not know files, and mends nothing.
 """
@@ -22,7 +30,7 @@ from timerd.engine.errors import CorruptLog
 from timerd.engine.record import Record
 from timerd_storage import codec, frame
 from timerd_storage.frame import RawFrame
-from timerd_storage.segment import HEADER_BYTES, VERSION, Header
+from timerd_storage.segment import HEADER_BYTES, VERSION, Header, name_of
 
 
 class FileHead(NamedTuple):
@@ -68,6 +76,11 @@ def arrange(files: Sequence[FileHead]) -> Arrangement:
             raise corrupt(file.path, 0, "its header is damaged, and segments with a header follow")
         if file.header.version != VERSION:
             raise corrupt(file.path, 0, f"format version {file.header.version}; this build reads version {VERSION}")
+    header = files[last].header if files else None
+    if header is not None and header.next is not None:
+        # It had a header before it was named (habit 4).
+        lost = files[last].path.with_name(name_of(header.next))
+        raise corrupt(lost, 0, "this segment was opened, and it is missing or its header is")
     for file in files[last + 1 :]:
         # The header was synced before the first frame (habit 1). So with nothing behind it, a header that can't be
         # read was never synced, and nothing in this file was ever acknowledged: a spare. With something behind it,

@@ -13,7 +13,7 @@ from timerd.engine.record import Record
 from timerd_storage import files, frame, inspect, segment
 from timerd_storage.disk import OsDisk
 from timerd_storage.recover import FileHead, Lsns, decode, is_opened, offset_of
-from timerd_storage.segment import MARK_OFFSETS, Header
+from timerd_storage.segment import MARK_OFFSETS, NEXT_BYTES, NEXT_OFFSET, Header
 
 REPAIRED, REFUSED = 0, 1
 
@@ -144,7 +144,7 @@ def _copy(disk: OsDisk, path: Path) -> Path:
 
 
 def _shorten(disk: OsDisk, cut: Cut) -> None:
-    """Put zeros behind the cut, and marks that know of nothing behind it."""
+    """Put zeros behind the cut, marks that know of nothing behind it, and no next segment."""
     file = disk.open(cut.head.path)
     offset = offset_of(cut.header, cut.position)
     size = disk.size(file)
@@ -153,5 +153,6 @@ def _shorten(disk: OsDisk, cut: Cut) -> None:
     mark = segment.encode_mark(cut.head.number, cut.position)
     for at in MARK_OFFSETS:
         disk.write(file, at, mark)
+    disk.write(file, NEXT_OFFSET, bytes(NEXT_BYTES))
     disk.sync(file)
     disk.close(file)

@@ -60,6 +60,16 @@ class SegmentFile:
         disk.write(self.file, 0, segment.encode_header(self.number, self.first))
         disk.sync(self.file)
 
+    def follow(self, disk: Disk) -> None:
+        """Say, durably, that the segment behind this one has its header on disk, which it has; before any frame is."""
+        file = disk.open(self.path) if self.file is None else self.file
+        try:
+            disk.write(file, segment.NEXT_OFFSET, segment.encode_next(self.number))
+            disk.sync(file)
+        finally:
+            if self.file is None:
+                disk.close(file)
+
     def write(self, disk: Disk, frames: Sequence[EncodedFrame]) -> None:
         """Write the frames behind one another, with one sync."""
         assert self.file is not None

@@ -182,6 +182,55 @@ async def test_no_segment_can_go_missing_but_the_oldest_and_a_spare() -> None:
     assert plain(found) == flat(log.writes)
 
 
+LOSSES: dict[str, Callable[[bytes], bytes | None]] = {
+    "emptied": lambda _: b"",
+    "cut short": lambda content: content[:100],
+    "zeroed": lambda content: bytes(len(content)),
+    "first page zeroed, nothing behind it": lambda content: bytes(HEADER_BYTES),
+    "gone": lambda _: None,
+}
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("spares", [False, True], ids=["without its spares", "with its spares"])
+@pytest.mark.parametrize("closed", [False, True], ids=["killed", "stopped"])
+@pytest.mark.parametrize("segments", [2, 4])
+async def test_the_last_segment_can_not_be_lost_without_a_word(
+    loss: str, spares: bool, closed: bool, segments: int
+) -> None:
+    log = await small(9 if segments > 2 else 4, segments=segments, closed=closed)
+    opened = [path for path, content in log.files.items() if segment.decode_header(content[:4096], _number(path))]
+    assert len(opened) >= 2
+    files = {path: content for path, content in log.files.items() if path in opened or spares}
+    lost = LOSSES[loss](files.pop(opened[-1]))
+    if lost is not None:
+        files[opened[-1]] = lost
+    with pytest.raises(CorruptLog, match=r"timerd log inspect") as caught:
+        await start(files)
+    assert Path(caught.value.path) == opened[-1] or (loss == "gone" and spares)
+
+
+async def test_a_crash_before_the_segment_before_is_told_of_its_next_leaves_a_log_that_starts() -> None:
+    log = await small(9, segments=4)
+    opened = [path for path, content in log.files.items() if segment.decode_header(content[:4096], _number(path))]
+    last, before = opened[-1], opened[-2]
+    page = log.files[last][:HEADER_BYTES]
+    header = segment.decode_header(page, _number(last))
+    assert header is not None
+    no_next = log.files[before][: segment.NEXT_OFFSET] + bytes(2560) + log.files[before][HEADER_BYTES:]
+    just_opened = segment.encode_header(header.number, header.first) + bytes(SEGMENT - HEADER_BYTES)
+    for following in (bytes(16), segment.encode_next(_number(before))[:7] + bytes(9)):
+        told = no_next[: segment.NEXT_OFFSET] + following + no_next[segment.NEXT_OFFSET + 16 :]
+        disk = lay({**log.files, before: told, last: just_opened})
+        reopened, found = await open_on(disk, SEGMENT)
+        assert plain(found) == flat(log.writes)[: len(found)]
+        await reopened.append([armed(9, 1)])
+        disk.crash(Random(SEED))
+        files = {path: disk.content(path) for path in log.files}
+        with pytest.raises(CorruptLog):
+            await start({**files, last: b""})
+
+
 async def test_a_frame_with_re_arms_is_recovered_whole_or_not_at_all() -> None:
     log = await small(4)
     path = next(iter(log.files))

@@ -135,15 +135,17 @@ def test_records_that_make_no_sense_are_corrupt() -> None:
             recover.decode(PATH, header, frame.RawFrame(FIRST, FIRST + 45, 0, 1, FIRST, payload))
 
 
-def head(number: int, first: int | None, empty: bool = True) -> FileHead:
+def head(number: int, first: int | None, empty: bool = True, following: int | None = None) -> FileHead:
     """A segment file with a header for `first`, or without one."""
-    header = None if first is None else Header(segment.VERSION, number, first, (first, first))
+    header = None if first is None else Header(segment.VERSION, number, first, (first, first), following)
     return FileHead(number, Path(f"/data/{segment.name_of(number)}"), header, empty)
 
 
 def test_the_log_is_what_has_headers_and_spares_follow() -> None:
     files = [head(4, 0), head(5, 100), head(6, None), head(7, None)]
     assert recover.arrange(files) == (files[:2], files[2:])
+    named = [head(4, 0, following=5), head(5, 100), head(6, None)]
+    assert recover.arrange(named) == (named[:2], named[2:])
     assert recover.arrange([]) == ([], [])
     assert recover.arrange([head(1, None)]) == ([], [head(1, None)])
 
@@ -157,6 +159,8 @@ NEVER_LEFT = {
     "only one, data": [head(1, None, empty=False)],
     "no header at all": [head(1, None), head(2, None)],
     "not the first": [head(2, None)],
+    "named, without header": [head(4, 0, following=5), head(5, None), head(6, None)],
+    "named, not there": [head(4, 0, following=5)],
 }
 
 
