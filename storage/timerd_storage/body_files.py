@@ -13,6 +13,7 @@ from timerd.engine.timer import BodyRef
 from timerd.ports import Body
 from timerd_storage import body
 from timerd_storage.disk import NO_DESCRIPTOR, Disk
+from timerd_storage.files import readable
 
 CHUNK_BYTES: Final = 1 << 20  # of a scan, and of one read job: an append waits for no more than that
 _FILES_MAX: Final = 64  # open at once; a process may have 1,024
@@ -45,8 +46,11 @@ class BodyFiles:
         return self._directory / body.name_of(number)
 
     def survey(self, numbers: Iterable[int]) -> dict[int, int]:
-        """Segment -> size of what an earlier life left, oldest first; unused room is given back."""
-        sizes = {number: self._disk.size(self._file(number)) for number in sorted(numbers)}
+        """Segment -> size of what an earlier life left, oldest first; unused room is given back. Raises Unreadable."""
+        sizes = {}
+        for number in sorted(numbers):
+            with readable(self.path(number)):
+                sizes[number] = self._disk.size(self._file(number))
         # Only the one that was written last and one prepared to follow it can have room left.
         for number in list(sizes)[-2:]:
             sizes[number] = self._give_back(number, sizes[number])
@@ -54,6 +58,10 @@ class BodyFiles:
                 self.drop(number)
                 del sizes[number]
         return sizes
+
+    def size(self, number: int) -> int:
+        """Of the file."""
+        return self._disk.size(self._file(number))
 
     def allocate(self, number: int, end: int) -> None:
         """Take the blocks of a segment up to `end`."""
@@ -152,19 +160,23 @@ class BodyFiles:
 
     def _give_back(self, number: int, size: int) -> int:
         """Cut the zeros off a segment's end; a body never ends in one. Returns the new size."""
-        file = self._file(number)
+        with readable(self.path(number)):
+            file = self._file(number)
+            end = self._used(file, size)
+        if end < size:
+            self._disk.truncate(file, end)
+            self._disk.sync(file)
+        return end
+
+    def _used(self, file: int, size: int) -> int:
         end = size
         while end:
             start = max(0, end - CHUNK_BYTES)
             used = len(self._disk.read(file, start, end - start).rstrip(b"\0"))
             if used:
-                end = start + used
-                break
+                return start + used
             end = start
-        if end < size:
-            self._disk.truncate(file, end)
-            self._disk.sync(file)
-        return end
+        return 0
 
 
 def _next_marker(data: bytes, at: int) -> int:

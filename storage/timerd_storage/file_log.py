@@ -72,7 +72,8 @@ class FileLog:
         """Lock the directory, made if need be. `disk` and `worker` stay the caller's, to be closed after the log.
 
         `segment_bytes` may differ from start to start; by default it is 16 MiB, or less on a small file system.
-        Raises DirectoryLocked at once when another process has the directory, and OSError.
+        Raises DirectoryLocked at once when another process has the directory, CorruptLog for a file of bodies that
+        can't be read, and OSError.
         """
         directory = Path(directory)
         lock, names, space = await worker.run(_enter, disk, directory)

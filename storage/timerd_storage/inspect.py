@@ -11,10 +11,11 @@ from typing import Final, NamedTuple, TextIO
 from timerd.engine.errors import CorruptLog
 from timerd.engine.record import Armed, Checkpoint, Closed, Fired, Owned, Record, Relocated
 from timerd.engine.timer import BodyRef
-from timerd_storage import body, files, recover, segment
+from timerd_storage import body, files, live_bodies, recover, segment
 from timerd_storage.body_files import BodyFiles
 from timerd_storage.disk import OsDisk
-from timerd_storage.recover import Arrangement, Ending, FileHead, Lsns
+from timerd_storage.live_bodies import Lacking, LiveBodies
+from timerd_storage.recover import Arrangement, Ending, FileHead, Lsns, Unreadable
 
 GOOD, DAMAGED, ABSENT = 0, 1, 2
 CATALOG_NAME: Final = "catalog.sqlite"
@@ -84,8 +85,10 @@ def _report(directory: Path, out: TextIO, *, frames: bool) -> int:
     total = 0
     shards: dict[int, tuple[int, int]] = {}
     places: set[BodyRef] = set()
+    live = LiveBodies()
     try:
         found = arrangement(directory)
+        _beginning(found, out)
         for each in segments(found):
             header = each.head.header
             assert header is not None
@@ -94,6 +97,7 @@ def _report(directory: Path, out: TextIO, *, frames: bool) -> int:
             for raw in each.ending.frames:
                 records = recover.decode(each.head.path, header, raw)
                 places.update(place for record in records for place in _places(record))
+                live.take(raw.shard, raw.lsn, records)
                 shards[raw.shard] = (shards.get(raw.shard, (raw.lsn, 0))[0], raw.lsn)
                 total += 1
                 if frames:
@@ -106,13 +110,50 @@ def _report(directory: Path, out: TextIO, *, frames: bool) -> int:
             print(f"{spare.path.name}  spare", file=out)
         for shard, (first, last) in sorted(shards.items()):
             print(f"shard {shard}: lsn {first} to {last}", file=out)
+        verdict = _live(directory, live, out)
+    except Unreadable as error:
+        verdict = _unreadable(error, out)
     except CorruptLog as error:
         print(f"CORRUPT: {error.path}: offset {error.offset}: {error.reason}", file=out)
         print(f"mend with: timerd log repair {directory}", file=out)
         verdict = DAMAGED
-    verdict = max(verdict, _bodies(directory, places, out))
+    try:
+        verdict = max(verdict, _bodies(directory, places, out))
+    except Unreadable as error:
+        verdict = _unreadable(error, out)
     print(f"{total} frames, {'good' if verdict == GOOD else 'damaged'}", file=out)
     return verdict
+
+
+def _unreadable(error: Unreadable, out: TextIO) -> int:
+    print(f"UNREADABLE: {error.path}: {error.reason}", file=out)
+    return DAMAGED
+
+
+def _beginning(found: Arrangement, out: TextIO) -> None:
+    header = found.segments[0].header if found.segments else None
+    if header is not None and header.number > 1:
+        at = f"segment {header.number}, log position {header.first}"
+        print(f"the log begins at {at}: earlier segments were trimmed, or are missing", file=out)
+
+
+def _live(directory: Path, live: LiveBodies, out: TextIO) -> int:
+    """Print what a start would refuse for, beyond what lies in the segments themselves."""
+    verdict = GOOD
+    for reason in live.without_beginning():
+        print(f"MISSING: the log's beginning: {reason}. Put the earlier segments back", file=out)
+        verdict = DAMAGED
+    for each in live_bodies.lacking(OsDisk(), directory, live.places()):
+        print(f"MISSING: {lacks(each)}", file=out)
+        print(f"put the file back, or mend with: timerd log repair {directory}", file=out)
+        verdict = DAMAGED
+    return verdict
+
+
+def lacks(each: Lacking) -> str:
+    """In words."""
+    state = "the file is missing" if each.size is None else f"the file ends at {each.size}"
+    return f"{each.path}: {state}, and live payloads reach to {each.needed}; {each.timers} of them are not there"
 
 
 def _bodies(directory: Path, places: Iterable[BodyRef], out: TextIO) -> int:
@@ -130,7 +171,8 @@ def _bodies(directory: Path, places: Iterable[BodyRef], out: TextIO) -> int:
         number = body.number_of(name)
         if number is not None:
             bad = sum(data is None for place in named[number] for data in reader.read([place]))
-            size = (directory / name).stat().st_size
+            with files.readable(directory / name):
+                size = reader.size(number)
             print(f"{name}  {len(named[number])} bodies named  {size} bytes{f'  {bad} DAMAGED' * bool(bad)}", file=out)
             verdict = max(verdict, DAMAGED if bad else GOOD)
     reader.close()

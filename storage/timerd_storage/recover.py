@@ -33,6 +33,10 @@ from timerd_storage.frame import RawFrame
 from timerd_storage.segment import HEADER_BYTES, VERSION, Header, name_of
 
 
+class Unreadable(CorruptLog):
+    """A file that the system does not let be read: what is in it may be whole, so it is nothing to repair."""
+
+
 class FileHead(NamedTuple):
     """A segment file, as far as its first page goes."""
 
@@ -144,6 +148,12 @@ def offset_of(header: Header, position: int) -> int:
 def corrupt(path: Path, offset: int, reason: str) -> CorruptLog:
     """The refusal to start, naming the way out."""
     return CorruptLog(str(path), offset, f"{reason}. Look with: timerd log inspect {path.parent}")
+
+
+def unreadable(path: Path, error: OSError) -> Unreadable:
+    """The refusal to go on without a file that can't be read."""
+    reason = f"it can't be read: {error.strerror or error}"
+    return Unreadable(str(path), 0, f"{reason}. Look with: timerd log inspect {path.parent}")
 
 
 def _read_last(path: Path, data: bytes, header: Header) -> Ending:

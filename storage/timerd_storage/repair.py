@@ -2,6 +2,9 @@
 
 Keeps what is readable without a gap from the oldest segment on, and gives up the rest, after saying exactly what that
 is. Every file that is changed or removed is copied to `<name>.broken` first, and the copy is synced.
+
+A file of bodies that is missing or ends too soon is filled up with zeros, so that the log starts: each timer whose
+payload is not there is buried for that when it is due, as it is for a payload that was damaged.
 """
 
 import shutil
@@ -10,9 +13,10 @@ from typing import NamedTuple, TextIO
 
 from timerd.engine.errors import CorruptLog
 from timerd.engine.record import Record
-from timerd_storage import files, frame, inspect, segment
+from timerd_storage import body, files, frame, inspect, live_bodies, segment
 from timerd_storage.disk import OsDisk
-from timerd_storage.recover import FileHead, Lsns, decode, is_opened, offset_of
+from timerd_storage.live_bodies import LiveBodies
+from timerd_storage.recover import FileHead, Lsns, Unreadable, decode, is_opened, offset_of
 from timerd_storage.segment import MARK_OFFSETS, NEXT_BYTES, NEXT_OFFSET, Header
 
 REPAIRED, REFUSED = 0, 1
@@ -28,9 +32,9 @@ class Cut(NamedTuple):
 
 
 def repair(directory: Path, out: TextIO) -> int:
-    """Cut a damaged log at its last good frame.
+    """Cut a damaged log at its last good frame, and fill up what live payloads lack of their files.
 
-    0: repaired. 1: refused: it is sound, in use, missing, or has no beginning. 2: no data directory.
+    0: repaired. 1: refused: it is sound, in use, missing, unreadable, or has no beginning. 2: no data directory.
     """
     if lacking := inspect.lack(directory):  # before the lock, which would be made
         code, reason = lacking
@@ -44,24 +48,76 @@ def repair(directory: Path, out: TextIO) -> int:
         return REFUSED
     try:
         return _repair(disk, directory, out)
+    except Unreadable as error:
+        print(f"refused: {error.path}: {error.reason}", file=out)
+        print(
+            "nothing is given up for that: see to it that the file can be read, or move away what is no file", file=out
+        )
+        return REFUSED
     finally:
         disk.close(lock)
 
 
 def _repair(disk: OsDisk, directory: Path, out: TextIO) -> int:
+    for name in disk.list_directory(directory):  # all of them, before anything is changed
+        if body.number_of(name) is not None:
+            with files.readable(directory / name):
+                disk.close(disk.open(directory / name))
     try:
-        for each in inspect.segments(inspect.arrangement(directory)):
-            assert each.head.header is not None
-            for raw in each.ending.frames:
-                decode(each.head.path, each.head.header, raw)
+        live = _live(directory)
+    except Unreadable:
+        raise
     except CorruptLog as error:
         print(f"damage: {error.path}: offset {error.offset}: {error.reason}", file=out)
-    else:
-        print(
-            "refused: the log is not damaged. A start cuts a torn last write by itself, and buries the timers", file=out
-        )
-        print("whose payloads can't be read", file=out)
+        if _cut(disk, directory, out) == REFUSED:
+            return REFUSED
+        _fill_up(disk, directory, _live(directory), out)
+        return REPAIRED
+    if reasons := live.without_beginning():
+        for reason in reasons:
+            print(f"refused: the log's beginning is missing, so nothing of it can be kept: {reason}", file=out)
         return REFUSED
+    if _fill_up(disk, directory, live, out):
+        return REPAIRED
+    print("refused: the log is not damaged. A start cuts a torn last write by itself, and buries the timers", file=out)
+    print("whose payloads can't be read", file=out)
+    return REFUSED
+
+
+def _live(directory: Path) -> LiveBodies:
+    """Read the whole log. Raises CorruptLog where a start would."""
+    live = LiveBodies()
+    for each in inspect.segments(inspect.arrangement(directory)):
+        assert each.head.header is not None
+        for raw in each.ending.frames:
+            live.take(raw.shard, raw.lsn, decode(each.head.path, each.head.header, raw))
+    return live
+
+
+def _fill_up(disk: OsDisk, directory: Path, live: LiveBodies, out: TextIO) -> bool:
+    """Let every file of bodies reach to where live payloads do. Whether there was need."""
+    found = live_bodies.lacking(disk, directory, live.places())
+    for each in found:
+        print(f"damage: {inspect.lacks(each)}", file=out)
+        if each.size is None:
+            number = body.number_of(each.path.name)
+            assert number is not None
+            file = disk.open(each.path, create=True)
+            disk.write(file, 0, body.encode_file_header(number))
+        else:
+            print(f"copied {each.path.name} to {_copy(disk, each.path).name}", file=out)
+            file = disk.open(each.path)
+        # What lacks are zeros; then the end of a frame, since a start takes zeros at the end for room left over.
+        disk.write(file, each.needed, body.END)
+        disk.sync(file)
+        disk.close(file)
+        disk.sync_directory(directory)
+        what = f"given up: {each.timers} payloads in {each.path.name}"
+        print(f"{what}, which now reaches to {each.needed}: a start buries their timers when they are due", file=out)
+    return bool(found)
+
+
+def _cut(disk: OsDisk, directory: Path, out: TextIO) -> int:
     heads = files.heads(disk, directory)
     cut = _last_good(disk, heads)
     if cut is None:

@@ -18,6 +18,7 @@ from timerd_storage.disk import OsDisk
 from timerd_storage.file_log import FileLog
 from timerd_storage.worker import ThreadWorker
 
+MADE_UP = 3  # a body segment that one of the records names, and that never was
 VERSIONS = sorted(path.stem for path in GOLDEN.glob("v*.json"))
 
 
@@ -39,7 +40,12 @@ async def test_a_log_of_each_version_reads_to_the_same_records(version: str, tmp
     assert [body.id for body in await scanned(log, 1)] == ["large", "larger", "large"]
     await log.close()
     await worker.close()
-    assert inspect.verify(directory, io.StringIO()) == 0
+    out = io.StringIO()
+    inspect.verify(directory, out)
+    told = [
+        line for line in out.getvalue().splitlines() if line.startswith(("CORRUPT", "MISSING")) or "DAMAGED" in line
+    ]
+    assert [line.split(":")[1].strip() for line in told] == [str(directory / f"{MADE_UP:012}.bodies")]
 
 
 async def test_what_is_written_today_is_byte_for_byte_the_golden_log() -> None:

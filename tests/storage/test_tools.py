@@ -10,12 +10,14 @@ import pytest
 from tests.storage.laid import armed, fired, plain
 from tests.storage.log_conformance import replayed
 from timerd.engine.errors import CorruptLog
-from timerd.engine.record import Armed
-from timerd.engine.timer import Timer
+from timerd.engine.record import Armed, Cancelled, Checkpoint, Fired, Purged, Record, Relocated
+from timerd.engine.ring import SLOTS, slot_of
+from timerd.engine.timer import BodyRef, Timer
 from timerd.ports import Frame
 from timerd_storage import frame, inspect, repair
 from timerd_storage.disk import OsDisk
 from timerd_storage.file_log import FileLog
+from timerd_storage.live_bodies import LiveBodies
 from timerd_storage.segment import HEADER_BYTES
 from timerd_storage.worker import ThreadWorker
 
@@ -36,7 +38,7 @@ async def frames(tmp_path: Path, worker: ThreadWorker) -> list[Frame]:
     await replayed(log)
     [place] = log.place_bodies([("large", b"p" * 700)])
     laid = [Frame(0, 1, [Armed([Timer(1_800_000_000_000, 1 << 50, "large", "poll", place)])])]
-    laid += [armed(shard, lsn, 40) for lsn in range(2, 20) for shard in (0, 1)]
+    laid += [armed(shard, lsn - shard, 40) for lsn in range(2, 20) for shard in (0, 1)]
     laid.append(fired(0, 20))
     for each in laid:
         await log.append([each])
@@ -81,7 +83,7 @@ async def test_a_good_log_is_shown_frame_by_frame_and_left_alone(tmp_path: Path,
     assert "shard 0  lsn 20" in text
     assert "Fired x1 (4)  Armed x1 (1)" in text
     assert "shard 0: lsn 1 to 20" in text
-    assert "shard 1: lsn 2 to 19" in text
+    assert "shard 1: lsn 1 to 18" in text
     assert "000000000001.bodies  1 bodies named" in text
     assert f"{len(frames)} frames, good" in text
     assert told(inspect.verify, tmp_path)[0] == 0
@@ -216,3 +218,121 @@ async def test_repair_counts_what_it_gives_up(tmp_path: Path, frames: list[Frame
     counted = sum(len(frame.records) for frame in frames[-len(named) :])
     total = next(line for line in text.splitlines() if line.startswith("in the whole frames"))
     assert sum(int(number) for number in re.findall(r" x([0-9]+) ", total)) == counted
+
+
+async def test_a_missing_beginning_is_found_and_is_nothing_that_repair_can_mend(
+    tmp_path: Path, frames: list[Frame]
+) -> None:
+    (tmp_path / "000000000001.log").unlink()
+    code, text = told(inspect.verify, tmp_path)
+    assert code == 1
+    assert "the log begins at segment 2, log position " in text
+    assert "MISSING: the log's beginning: shard 0 begins at lsn " in text
+    before = files(tmp_path)
+    code, text = told(repair.repair, tmp_path)
+    assert code == 1
+    assert "the log's beginning is missing" in text
+    assert files(tmp_path) == before
+
+
+async def test_a_trimmed_log_is_good_when_slices_make_up_for_its_beginning(
+    tmp_path: Path, worker: ThreadWorker
+) -> None:
+    log = await FileLog.open(tmp_path, OsDisk(), worker, SEGMENT)
+    await replayed(log)
+    slices = [Checkpoint(list(range(start, start + SLOTS // 2)), [], 0, 1, 0, 0, {}) for start in (0, SLOTS // 2)]
+    laid = [armed(0, lsn, 40) for lsn in range(1, 15)]
+    laid += [Frame(0, 15, slices[:1]), Frame(0, 16, slices[1:])]
+    for each in laid:
+        await log.append([each])
+    assert await log.trim({0: 15}) > 0
+    await log.close()
+    code, text = told(inspect.verify, tmp_path)
+    assert code == 0
+    assert "earlier segments were trimmed, or are missing" in text
+    whole = LiveBodies()
+    whole.take(0, 15, slices[:1])
+    assert whole.without_beginning() == [
+        f"no shard begins at lsn 1, and checkpoint slices hold {SLOTS // 2} of {SLOTS} slots"
+    ]
+
+
+@pytest.mark.parametrize("left", [None, 0, 100, 400])
+async def test_a_missing_or_short_file_of_bodies_is_found_and_filled_up(
+    tmp_path: Path, frames: list[Frame], worker: ThreadWorker, left: int | None
+) -> None:
+    path = tmp_path / "000000000001.bodies"
+    content = path.read_bytes()
+    path.unlink()
+    if left is not None:
+        path.write_bytes(content[:left])
+    for tool in (inspect.inspect, inspect.verify):
+        code, text = told(tool, tmp_path)
+        assert code == 1
+        assert f"MISSING: {path}: " in text
+        assert "timerd log repair" in text
+    code, text = told(repair.repair, tmp_path)
+    assert code == 0
+    assert f"given up: 1 payloads in {path.name}" in text
+    assert (tmp_path / f"{path.name}.broken").exists() == (left is not None)
+    record = frames[0].records[0]
+    assert isinstance(record, Armed)
+    place = record.timers[0].payload
+    assert isinstance(place, BodyRef)
+    log = await FileLog.open(tmp_path, OsDisk(), worker, SEGMENT)
+    assert plain(await replayed(log)) == plain(frames)
+    await log.check_bodies([place])
+    assert await log.read_bodies([place]) == [None]
+    await log.close()
+    assert told(repair.repair, tmp_path)[0] == 1, "nothing is left to repair"
+
+
+async def test_only_live_bodies_are_missed(tmp_path: Path, worker: ThreadWorker) -> None:
+    log = await FileLog.open(tmp_path, OsDisk(), worker, SEGMENT)
+    await replayed(log)
+    ids = ["fired", "cancelled", "replaced", "purged", "dropped", "moved", "sliced", "live"]
+    first = log.place_bodies([(id, id.encode() * 300) for id in ids])
+    timers = [Timer(1_800_000_000_000, (1 << 50) + n, id, "poll", first[n]) for n, id in enumerate(ids)]
+    await log.append([Frame(0, 1, [Armed(timers)])])
+    [moved] = log.place_bodies([("moved", b"m" * SEGMENT)])
+    [live] = log.place_bodies([("live", b"l" * 600)])
+    replaced = Timer(1_800_000_000_000, 1 << 51, "replaced", "poll", b"small")
+    rearmed = Timer(1_800_000_000_000, 1 << 52, "live", "poll", live)
+    records: list[Record] = [
+        Fired("poll", ["fired"], [rearmed], [("gone", ["dropped"])]),
+        Cancelled(["cancelled"]),
+        Armed([replaced]),
+        Purged(["purged"]),
+        Relocated([("moved", (1 << 50) + 5, moved)]),
+        Checkpoint([slot_of("sliced")], [], 0, 1, 0, 0, {}),
+    ]
+    await log.append([Frame(0, 2, records)])
+    await log.close()
+    assert live.segment > first[0].segment
+    (tmp_path / f"{first[0].segment:012}.bodies").unlink()
+    assert moved.segment == first[0].segment or told(inspect.verify, tmp_path)[0] == 0
+    (tmp_path / f"{live.segment:012}.bodies").unlink()
+    code, text = told(inspect.verify, tmp_path)
+    assert code == 1
+    assert "1 of them are not there" in text
+
+
+@pytest.mark.parametrize("name", ["000000000001.log", "000000000998.log", "000000000001.bodies", "000000000998.bodies"])
+@pytest.mark.parametrize("kind", ["directory", "loop", "dangling"])
+async def test_what_is_no_file_or_can_not_be_read_is_named_and_nothing_is_given_up_for_it(
+    tmp_path: Path, frames: list[Frame], worker: ThreadWorker, name: str, kind: str
+) -> None:
+    path = tmp_path / name
+    path.unlink(missing_ok=True)
+    if kind == "directory":
+        path.mkdir()
+    else:
+        path.symlink_to(name if kind == "loop" else "nowhere")
+    before = sorted(each.name for each in tmp_path.iterdir())
+    for tool in (inspect.inspect, inspect.verify, repair.repair):
+        code, text = told(tool, tmp_path)
+        assert code == 1
+        assert f"{path}: it can't be read: " in text
+    with pytest.raises(CorruptLog, match=name):
+        await start(tmp_path, worker)
+    assert sorted(each.name for each in tmp_path.iterdir()) == before
