@@ -35,7 +35,7 @@ from timerd.engine.message import (
 from timerd.engine.now import Now
 from timerd.engine.record import Record
 from timerd.engine.replay import Replay
-from timerd.engine.ring import SLOTS
+from timerd.engine.ring import SLOTS, slot_of
 from timerd.engine.shard import Shard
 from timerd.engine.state import BODY_REF_BYTES, State
 from timerd.engine.timer import (
@@ -234,10 +234,12 @@ def failed(error: str = "HTTP 500", gap_ms: int = SECOND, limit: int = 100, **mo
 def check(shard: Shard) -> None:
     """The invariants of state.py, and that each cache says what the timers say."""
     state = shard.state
-    slots = [state.slots[slot] or {} for slot in state.covered]
-    timers = [timer for by_id in slots for timer in by_id.values()]
+    assert sorted(slot for run in state.runs for slot in run.slots) == sorted(state.covered)
+    timers = [timer for run in state.runs for timer in run.by_id.values()]
     flights = [timer for flight in shard._draft.flights.values() for timer in flight]
-    assert all(id == timer.id and timer.state != GONE for by_id in slots for id, timer in by_id.items())
+    for run in state.runs:
+        assert all(id == timer.id and timer.state != GONE for id, timer in run.by_id.items())
+        assert {slot_of(id) for id in run.by_id} <= set(run.slots)
     assert state.timers == len(timers)
     assert state.id_bytes == sum(len(timer.id.encode()) for timer in timers)
     payloads = [timer.payload for timer in timers]
@@ -284,8 +286,8 @@ def check(shard: Shard) -> None:
 def check_told(shard: Shard, told: dict[tuple[str, int], Ready]) -> None:
     """What the dispatcher was told is what a Take would get."""
     ready: Counter[tuple[str, int]] = Counter()
-    for slot in shard.state.covered:
-        for timer in (shard.state.slots[slot] or {}).values():
+    for run in shard.state.runs:
+        for timer in run.by_id.values():
             if timer.state == READY:
                 ready[timer.type, timer.failure.limit if timer.failure else 0] += 1
     assert {key: said.count for key, said in told.items() if said.count} == dict(ready)

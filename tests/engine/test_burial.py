@@ -54,7 +54,7 @@ def test_a_tick_purges_so_many_over_all_types() -> None:
     bench = Bench()
     for type in ("t", "u"):
         bench.arm_all((f"{type}{n}" for n in range(AT_ONCE - 500)), T0, type)
-    for timer in [timer for by_id in bench.state.slots if by_id for timer in by_id.values()]:
+    for timer in [timer for run in bench.state.runs for timer in run.by_id.values()]:
         bench.state.apply(burial_of(timer.id))
     bench.pass_ms(KEPT_MS)
     assert bench.state.timers == AT_ONCE - 1_000

@@ -717,11 +717,11 @@ class ShardMachine(RuleBasedStateMachine):
             )
             assert folded.body_bytes == live.body_bytes
             assert list(folded.covered.items()) == list(live.covered.items())
-            for slot in SLOTS:
-                by_id, other = folded.slots[slot], live.slots[slot]
-                assert (by_id or {}).keys() == (other or {}).keys()
-                for id, timer in (by_id or {}).items():
-                    twin = (other or {})[id]
+            for run, twins in zip(folded.runs, live.runs, strict=True):
+                assert run.slots == twins.slots
+                assert run.by_id.keys() == twins.by_id.keys()
+                for id, timer in run.by_id.items():
+                    twin = twins.by_id[id]
                     assert timer.payload == twin.payload
                     assert (timer.fire_at, timer.generation, timer.type) == (twin.fire_at, twin.generation, twin.type)
                     logged = self.model.entries[id].logged

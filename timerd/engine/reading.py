@@ -4,6 +4,7 @@ A read's answer is made at its step and leaves with its turn, so it never shows 
 """
 
 from collections import Counter
+from collections.abc import Iterable
 from heapq import nsmallest
 
 from timerd.engine.draft import Draft
@@ -21,6 +22,7 @@ from timerd.engine.message import (
     TypeTally,
 )
 from timerd.engine.record import Totals
+from timerd.engine.ring import slots_of
 from timerd.engine.timer import DEAD, IN_FLIGHT, READY, RETRYING, Timer
 
 SCAN_TIMERS = 4_000  # timers one message looks at, about 5 ms; the page ends there and says so
@@ -136,11 +138,15 @@ def _page(draft: Draft, filter: Filter, after: tuple[int, str], count: int) -> P
     views: list[tuple[int, TimerView]] = []
     looked_at = 0
     first = max(after[0], 0)
+    run: dict[str, Timer] | None = None
+    of_slot: dict[int, list[str]] = {}
     for slot in range(first, len(slots)):
         by_id = slots[slot]
         if not by_id:
             continue
-        for id in sorted(by_id):
+        if by_id is not run:
+            run, of_slot = by_id, _by_slot(by_id)
+        for id in sorted(of_slot.get(slot, ())):
             if slot == after[0] and id <= after[1]:
                 continue
             timer = by_id[id]
@@ -152,6 +158,14 @@ def _page(draft: Draft, filter: Filter, after: tuple[int, str], count: int) -> P
         if looked_at >= SCAN_TIMERS or slot - first >= SCAN_SLOTS:
             return Page(views, (slot, END_OF_SLOT))
     return Page(views, None)
+
+
+def _by_slot(run: Iterable[str]) -> dict[int, list[str]]:
+    ids = list(run)
+    found: dict[int, list[str]] = {}
+    for id, slot in zip(ids, slots_of(ids), strict=True):
+        found.setdefault(slot, []).append(id)
+    return found
 
 
 END_OF_SLOT = "\U0010ffff" * 65  # behind every id: ids have at most 64 characters of four bytes

@@ -63,9 +63,8 @@ class Replay:
         """Every body that a timer refers to."""
         return [
             timer.payload
-            for by_id in self.state.slots
-            if by_id
-            for timer in by_id.values()
+            for run in self.state.runs
+            for timer in run.by_id.values()
             if isinstance(timer.payload, BodyRef)
         ]
 

@@ -160,15 +160,16 @@ class Shard:
 
     def _write_slice(self) -> None:
         state = self.state
-        slots: list[int] = []
+        slots: dict[int, None] = {}
         timers: list[Timer] = []
         for slot in state.covered:
-            by_id = state.slots[slot]
-            assert by_id is not None
-            if slots and len(timers) + len(by_id) > SLICE_TIMERS:
+            if slot in slots:
+                continue
+            run = state.run_of[slot]
+            if slots and len(timers) + len(run.by_id) > SLICE_TIMERS:
                 break
-            slots.append(slot)
-            timers += by_id.values()
+            slots.update(dict.fromkeys(run.slots))
+            timers += run.by_id.values()
         for slot in slots:
             del state.covered[slot]
             state.covered[slot] = state.lsn + 1
@@ -177,7 +178,7 @@ class Shard:
             for name, lane in state.lanes.items()
         }
         self._draft.write(
-            Checkpoint(slots, timers, state.last, state.epoch, state.unclean_at, state.unclean_generation, totals)
+            Checkpoint(list(slots), timers, state.last, state.epoch, state.unclean_at, state.unclean_generation, totals)
         )
 
     def _close(self, message: Close) -> None:

@@ -15,7 +15,7 @@ While a log is replayed, 5 waits for `fill`: most timers of a log are long gone,
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -49,11 +49,22 @@ from timerd.engine.timer import (
     Timer,
 )
 
+RUN_SLOTS: Final = 8  # a slice is of whole runs: with ten million timers in eight shards one holds about 5,000
 TIMER_BYTES: Final = 48  # what a timer takes in a checkpoint beside its id, type and payload
 COMPLETION_BYTES: Final = 16  # what ending a timer takes in the log beside its id
 BODY_REF_BYTES: Final = 40  # what the place of a body takes in a checkpoint
 
 NO_FAILURE: Final = Failure(0, 0, 0, 0, "")
+
+
+class Run(NamedTuple):
+    """Neighbouring slots of a shard, and their timers in one dict.
+
+    A dict for each of 2,048 slots is a miss of the cache more at every look-up: 0.35 us an arm. Slices take whole runs.
+    """
+
+    slots: tuple[int, ...]
+    by_id: dict[str, Timer]
 
 
 class State:
@@ -64,9 +75,12 @@ class State:
         self.shard = shard
         self._filled = filled
         self.now = now
+        self.runs = [Run(tuple(slots[at : at + RUN_SLOTS]), {}) for at in range(0, len(slots), RUN_SLOTS)]
+        self.run_of = {slot: run for run in self.runs for slot in run.slots}
         self.slots: list[dict[str, Timer] | None] = [None] * SLOTS
-        for slot in slots:
-            self.slots[slot] = {}
+        """By slot, the dict of its run."""
+        for slot, run in self.run_of.items():
+            self.slots[slot] = run.by_id
         self.lanes: dict[str, Lane] = {}
         self.last = 0
         self.lsn = 0  # of the newest frame
@@ -248,12 +262,14 @@ class State:
 
     def load_slice(self, record: Checkpoint) -> None:
         """Replace everything about these slots, and the shard's own state, by what the slice says."""
-        for slot in record.slots:
-            by_id = self.slots[slot]
-            assert by_id is not None, "a slot of another shard"
-            for old in by_id.values():
+        gone = set(record.slots)
+        for run in {self.run_of[slot].slots: self.run_of[slot] for slot in record.slots}.values():
+            ids = list(run.by_id)
+            if not gone.issuperset(run.slots):
+                ids = [id for id, slot in zip(ids, slots_of(ids), strict=True) if slot in gone]
+            for id in ids:
+                old = run.by_id.pop(id)
                 self._leave(old, self.lane(old.type))
-            by_id.clear()
         live = [timer for timer in record.timers if timer.state != DEAD]
         for timer in live:
             timer.state = WAITING
@@ -282,8 +298,8 @@ class State:
         self._filled = True
         waiting: dict[str, list[Timer]] = {name: [] for name in self.lanes}
         retrying: dict[str, list[Timer]] = {name: [] for name in self.lanes}
-        for by_id in self.slots:
-            for timer in by_id.values() if by_id else ():
+        for run in self.runs:
+            for timer in run.by_id.values():
                 timer.type = self.lanes[timer.type].name  # one string for all: each was decoded apart, at 60 bytes
                 if timer.state == WAITING:
                     if timer.armed_for_now:
