@@ -59,10 +59,6 @@ class BodyFiles:
                 del sizes[number]
         return sizes
 
-    def size(self, number: int) -> int:
-        """Of the file."""
-        return self._disk.size(self._file(number))
-
     def allocate(self, number: int, end: int) -> None:
         """Take the blocks of a segment up to `end`."""
         file = self._file(number, create=True)

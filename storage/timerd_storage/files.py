@@ -31,6 +31,16 @@ def contents(disk: Disk, path: Path) -> bytes:
             disk.close(file)
 
 
+def size(disk: Disk, path: Path) -> int:
+    """Of a file. Raises Unreadable."""
+    with readable(path):
+        file = disk.open(path)
+        try:
+            return disk.size(file)
+        finally:
+            disk.close(file)
+
+
 @contextmanager
 def readable(path: Path) -> Iterator[None]:
     """Whatever the system says in here is about this file: a directory or a broken link of its name, too."""

@@ -171,8 +171,7 @@ def _bodies(directory: Path, places: Iterable[BodyRef], out: TextIO) -> int:
         number = body.number_of(name)
         if number is not None:
             bad = sum(data is None for place in named[number] for data in reader.read([place]))
-            with files.readable(directory / name):
-                size = reader.size(number)
+            size = files.size(disk, directory / name)
             print(f"{name}  {len(named[number])} bodies named  {size} bytes{f'  {bad} DAMAGED' * bool(bad)}", file=out)
             verdict = max(verdict, DAMAGED if bad else GOOD)
     reader.close()

@@ -117,9 +117,9 @@ def lacking(disk: Disk, directory: Path, places: Iterable[BodyRef]) -> list[Lack
         path = directory / body.name_of(number)
         size = None
         if number in there:
-            content = files.contents(disk, path)
-            # A start gives back what room the last two have left (body_files.py), and looks only then.
-            size = len(content.rstrip(b"\0")) if number in there[-2:] else len(content)
+            # A start gives back what room the last two have left (body_files.py), and only then takes their sizes.
+            last = number in there[-2:]
+            size = len(files.contents(disk, path).rstrip(b"\0")) if last else files.size(disk, path)
         beyond = sum(end > (size or 0) for end in ends)
         if size is None or beyond:
             found.append(Lacking(path, size, max(ends), beyond))

@@ -61,8 +61,7 @@ def repair(directory: Path, out: TextIO) -> int:
 def _repair(disk: OsDisk, directory: Path, out: TextIO) -> int:
     for name in disk.list_directory(directory):  # all of them, before anything is changed
         if body.number_of(name) is not None:
-            with files.readable(directory / name):
-                disk.close(disk.open(directory / name))
+            files.size(disk, directory / name)
     try:
         live = _live(directory)
     except Unreadable:

@@ -34,6 +34,24 @@ def test_synced_is_the_further_mark() -> None:
     assert header.synced == 5000
 
 
+def test_next_is_read_when_it_is_whole_and_this_segments_own() -> None:
+    page = bytearray(segment.encode_header(7, 1234))
+
+    def following(content: bytes) -> int | None:
+        page[segment.NEXT_OFFSET : segment.NEXT_OFFSET + segment.NEXT_BYTES] = content
+        header = segment.decode_header(bytes(page), 7)
+        assert header is not None
+        return header.next
+
+    whole = segment.encode_next(7)
+    assert whole.hex() == "6e657874" + whole[4:8].hex() + "0800000000000000"
+    assert following(whole) == 8
+    assert following(bytes(16)) is None
+    assert following(segment.encode_next(6)) is None
+    for at in range(16):
+        assert following(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]) is None
+
+
 def test_names_sort_like_numbers_and_come_back() -> None:
     names = [segment.name_of(number) for number in (1, 9, 10, 11, 100, 10**9)]
     assert names == sorted(names)
