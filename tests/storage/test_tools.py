@@ -336,3 +336,23 @@ async def test_what_is_no_file_or_can_not_be_read_is_named_and_nothing_is_given_
     with pytest.raises(CorruptLog, match=name):
         await start(tmp_path, worker)
     assert sorted(each.name for each in tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize("left", [None, 0, HEADER_BYTES])
+async def test_a_lost_last_segment_is_named_and_repaired(
+    tmp_path: Path, frames: list[Frame], worker: ThreadWorker, left: int | None
+) -> None:
+    last = max(path for path in tmp_path.glob("*.log") if path.read_bytes()[:8] == b"timerdLG")
+    for spare in [path for path in tmp_path.glob("*.log") if path.name > last.name]:
+        spare.unlink()
+    last.unlink()
+    if left is not None:
+        last.write_bytes(bytes(left))
+    code, text = told(inspect.verify, tmp_path)
+    assert code == 1
+    assert f"CORRUPT: {last}: offset 0: this segment was opened" in text
+    assert told(repair.repair, tmp_path)[0] == 0
+    found = await start(tmp_path, worker)
+    assert 0 < len(found) < len(frames)
+    assert plain(found) == plain(frames[: len(found)])
+    assert told(inspect.verify, tmp_path)[0] == 0
