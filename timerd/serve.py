@@ -50,6 +50,7 @@ from timerd_api.types import timer_type
 from timerd_storage.catalog import SqliteCatalog
 from timerd_storage.disk import OsDisk
 from timerd_storage.file_log import FileLog
+from timerd_storage.recover import Unreadable
 from timerd_storage.worker import ThreadWorker
 
 EXIT_CONFIG: Final = 2
@@ -90,6 +91,8 @@ def run(config: Config) -> int:
         return uvloop.run(_serve(config, settings, api_settings))
     except DirectoryLocked as error:
         return _refuse(EXIT_LOCKED, str(error))
+    except Unreadable as error:
+        return _refuse(EXIT_CORRUPT, f"the log can't be read: {error}")
     except CorruptLog as error:
         return _refuse(
             EXIT_CORRUPT,
@@ -220,10 +223,9 @@ class _Protocol(HttpToolsProtocol):
     """uvicorn's HTTP over such a transport, and no more connections than leave descriptors for files and deliveries."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        if len(self.connections) >= _connections_max():
-            transport.abort()
-            return
         super().connection_made(cast(asyncio.Transport, _Joined(transport)))
+        if len(self.connections) > _connections_max():
+            transport.abort()
 
 
 @functools.cache
