@@ -278,7 +278,7 @@ def check(shard: Shard) -> None:
         for queue in lane._retries.values():
             again = [e[2] for e in queue.ready if e[2].state == READY and e[2].failure is e[3]]
             assert queue.ready_count == len(again)
-            gapped = [e[2] for e in queue.waiting if e[2].state == RETRYING and e[2].failure is e[3]]
+            gapped = [e[2] for e in queue.entries() if e[2].state == RETRYING and e[2].failure is e[3]]
             queued.update(id(timer) for timer in (*again, *gapped))
     assert queued == Counter(id(timer) for timer in timers if timer.state != DEAD), "in one queue each"
 

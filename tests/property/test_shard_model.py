@@ -161,6 +161,11 @@ class Model:
             self.logged_retried[entry.type] += 1
 
 
+def content(payload: Payload) -> object:
+    """What a payload says, wherever it lies."""
+    return (payload.digest, payload.length) if isinstance(payload, BodyRef) else payload
+
+
 class ShardMachine(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
@@ -266,7 +271,7 @@ class ShardMachine(RuleBasedStateMachine):
                 old is not None
                 and old.place == "waiting"
                 and old.failure is None
-                and (old.fire_at, old.type, old.payload) == (fire_at, name, payload)
+                and (old.fire_at, old.type, content(old.payload)) == (fire_at, name, content(payload))
             )
             absent = old is None or old.place != "waiting"
             if wanted is not None and wanted != shown[0]:
@@ -377,7 +382,7 @@ class ShardMachine(RuleBasedStateMachine):
                 assert entry.failure.since + entry.failure.gap_ms <= self.bench.boot_ms
             else:
                 assert limit == 0
-                assert entry.fire_at <= self.bench.wall_ms, "early"  # a retry was due once: boot time says when it goes
+            assert entry.fire_at <= self.bench.wall_ms, "early"
             assert timer.payload == entry.payload
             repeat = bool(entry.failure and entry.failure.unknown) or (
                 entry.generation <= self.model.unclean_generation and entry.due_at <= self.model.unclean_at
@@ -626,7 +631,8 @@ class ShardMachine(RuleBasedStateMachine):
             assert view.died_at == (entry.died_at or None)
             if view.next_attempt_at is not None:
                 assert failure is not None
-                assert view.next_attempt_at == wall_ms + max(0, failure.since + failure.gap_ms - boot_ms)
+                gap_left = max(0, failure.since + failure.gap_ms - boot_ms)
+                assert view.next_attempt_at == max(entry.fire_at, wall_ms + gap_left)
         listed = bench.listed(List(Filter(), (-1, ""), 5, None))
         assert [view.id for view in listed] == sorted(model.entries, key=lambda id: (slot_of(id), id))
         waiting = [(e.fire_at, e.generation, id) for id, e in model.entries.items() if e.place == "waiting"]
@@ -691,6 +697,14 @@ class ShardMachine(RuleBasedStateMachine):
             if ready < type.batch_size:
                 for entry in first:
                     assert entry.fire_at <= self.bench.wall_ms or (wall is not None and wall <= entry.fire_at + 49)
+            retries = [e for _, e in mine if e.failure]
+            over = [e for e in retries if e.failure and e.failure.since + e.failure.gap_ms <= self.bench.boot_ms]
+            for limit in {e.failure.limit for e in over if e.failure}:
+                ripe = [e for e in over if e.failure and e.failure.limit == limit and e.fire_at <= self.bench.wall_ms]
+                retry = self.bench.told.get((name, limit))
+                assert (retry.count if retry else 0) == min(len(ripe), type.batch_size), f"{len(ripe)} retries are due"
+            for entry in over:
+                assert entry.fire_at <= self.bench.wall_ms or (wall is not None and wall <= entry.fire_at)
             for _, entry in mine:
                 if entry.failure and entry.failure.since + entry.failure.gap_ms > self.bench.boot_ms:
                     assert boot is not None

@@ -32,8 +32,6 @@ from timerd.engine.timer import (
 
 SLACK_MS_MAX: Final = 50  # looking this much later for due timers saves most wake-ups, and max_lag has room for it
 
-RECHECK_MS: Final = 1_000  # how often a retry that the wall clock holds back is looked at again
-
 RetryEntry = tuple[int, int, Timer, Failure]
 """(retry at, boot ms; generation; timer; its failure then): stale unless the timer's failure still is this one."""
 
@@ -48,6 +46,8 @@ class RetryQueue:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.waiting: list[RetryEntry] = []
+        self.early: list[tuple[int, int, RetryEntry]] = []
+        """Heap by fire_at: those whose gap is over, and whose time is to come again since the wall clock went back."""
         self.ready: deque[RetryEntry] = deque()
         self.ready_count = 0
 
@@ -59,12 +59,14 @@ class RetryQueue:
 
     def pop_due(self, now: Now, count: int) -> None:
         """Let up to `count` retries be ready whose gap is over, and whose time has come: the wall clock may go back."""
+        while self.early and self.early[0][0] <= now.wall_ms:
+            heappush(self.waiting, heappop(self.early)[2])
         while self.waiting and self.waiting[0][0] <= now.boot_ms and self.ready_count < count:
             entry = heappop(self.waiting)
             timer = entry[2]
             if timer.state == RETRYING and timer.failure is entry[3]:
                 if timer.fire_at > now.wall_ms:
-                    self._wait_again(entry, now)
+                    heappush(self.early, (timer.fire_at, timer.generation, entry))
                     continue
                 timer.state = READY
                 self.ready.append(entry)
@@ -74,18 +76,23 @@ class RetryQueue:
         """The wall clock has gone back: what is ready and not due any more waits again."""
         ready: deque[RetryEntry] = deque()
         for entry in self.ready:
-            if _is_ready(entry) and entry[2].fire_at > now.wall_ms:
-                entry[2].state = RETRYING
+            timer = entry[2]
+            if _is_ready(entry) and timer.fire_at > now.wall_ms:
+                timer.state = RETRYING
                 self.ready_count -= 1
-                self._wait_again(entry, now)
+                heappush(self.early, (timer.fire_at, timer.generation, entry))
             else:
                 ready.append(entry)
         self.ready = ready
 
-    def _wait_again(self, entry: RetryEntry, now: Now) -> None:
-        """Until its time comes by the wall clock, which may be set again at any moment."""
-        wait_ms = min(entry[2].fire_at - now.wall_ms, RECHECK_MS)
-        heappush(self.waiting, (now.boot_ms + wait_ms, *entry[1:]))
+    def entries(self) -> Iterator[RetryEntry]:
+        """All that wait, stale ones too."""
+        yield from self.waiting
+        yield from (entry for _, _, entry in self.early)
+
+    @property
+    def empty(self) -> bool:
+        return not (self.waiting or self.early or self.ready)
 
 
 class Lane:
@@ -184,9 +191,9 @@ class Lane:
         self.step_back(now)
         self._popped_at = now.wall_ms
         self._due.advance(now.wall_ms)
-        if self._ready_count < self.batch_size:
+        if (room := self.batch_size - self._ready_count - len(self._urgent)) > 0:
             ready: list[Timer] = []
-            for timer in self._due.pop_due(self.batch_size - self._ready_count):
+            for timer in self._due.pop_due(room):
                 if blocked and timer.id in blocked:
                     timer.state = HELD
                     held[timer.id] = timer
@@ -281,7 +288,7 @@ class Lane:
             if self._reported.get(limit, (0, 0, False)) != (count, oldest, urgent)
         ]
         self._reported = {limit: said for limit, said in lanes.items() if said[0]}
-        for limit in [limit for limit, queue in self._retries.items() if not queue.waiting and not queue.ready]:
+        for limit in [limit for limit, queue in self._retries.items() if queue.empty]:
             del self._retries[limit]
         return news
 
@@ -297,7 +304,7 @@ class Lane:
     def settle_wake(self) -> None:
         """Work out when time alone makes something ready here: `wakes` = (wall ms, boot ms)."""
         wall = self._due.next_at()
-        if wall and self._ready_count >= self.batch_size:
+        if wall and self._ready_count + len(self._urgent) >= self.batch_size:
             wall = None  # full: a Take or a new type comes first
         elif wall:
             wall = -(-wall // self._slack_ms) * self._slack_ms  # the shards' wake-ups fall together
@@ -305,6 +312,9 @@ class Lane:
             (q.waiting[0][0] for q in self._retries.values() if q.waiting and q.ready_count < self.batch_size),
             default=None,
         )
+        for queue in self._retries.values():
+            if queue.early:
+                wall = queue.early[0][0] if wall is None else min(wall, queue.early[0][0])
         self.wakes = wall, boot
         self.changed = False
 
@@ -320,7 +330,7 @@ class Lane:
         """The soonest `count` timers that are neither in flight, held nor dead."""
         found = [timer for timer in (*self._urgent.values(), *self._ready) if timer.state == READY]
         for queue in self._retries.values():
-            found += [e[2] for e in islice(queue.waiting, LOOK) if e[2].state == RETRYING and e[2].failure is e[3]]
+            found += [e[2] for e in islice(queue.entries(), LOOK) if e[2].state == RETRYING and e[2].failure is e[3]]
             found += [e[2] for e in queue.ready if _is_ready(e)]
         return nsmallest(count, found + self._due.soonest(count))
 

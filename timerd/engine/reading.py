@@ -100,7 +100,7 @@ def view(draft: Draft, timer: Timer) -> TimerView:
     attempts = failure.attempts if failure else 0
     retry_at = None
     if timer.state == RETRYING and failure is not None:
-        retry_at = now.wall_ms + max(0, failure.since + failure.gap_ms - now.boot_ms)
+        retry_at = max(timer.fire_at, now.wall_ms + max(0, failure.since + failure.gap_ms - now.boot_ms))
     return TimerView(
         timer.id,
         timer.type,
