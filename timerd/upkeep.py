@@ -23,7 +23,7 @@ from timerd.runner import Runner
 
 SLOT_BYTES = 3  # of a slot's number in a slice
 MOVED_BYTES = 320  # what a moved body takes in a frame, its id among it
-BODY_FACTOR = 2.5  # body segments may take this much of the live bodies before live ones are copied forward
+BODY_FACTOR = 2.0  # body segments may take this much of the live bodies before live ones are copied forward
 BODY_LOOK = 8  # bodies count for looks by this part: they cost more to write than frames, and hold fewer timers
 LOOK_BYTES = 32_768  # appended before the log is looked at again: what a look costs is shared by some hundred timers
 
