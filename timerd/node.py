@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-import msgspec
 import structlog
 
 from timerd import __version__
@@ -46,9 +45,10 @@ from timerd.engine.message import (
 from timerd.engine.ring import RingTable, slot_of
 from timerd.engine.settings import Settings
 from timerd.engine.shard import Shard
-from timerd.engine.timer import INLINE_PAYLOAD_BYTES, BodyRef, Timer, TimerType
+from timerd.engine.timer import INLINE_PAYLOAD_BYTES, Timer, TimerType
 from timerd.gathering import Gathering, merge_arm, split_arm
 from timerd.pages import BEGINNING, page_token_of, read_token
+from timerd.payloads import with_bodies
 from timerd.ports import Catalog, Clock, Deliver, Log
 from timerd.report import NodeTally, ShardReport, StatusReport
 from timerd.runner import Runner
@@ -391,15 +391,7 @@ class Node:
         return partial(self._upkeep.placing.subtract, segments)
 
     async def _with_bodies(self, views: Sequence[TimerView]) -> list[TimerView]:
-        """The views with payloads read where they lie apart."""
-        places = [view.payload for view in views if isinstance(view.payload, BodyRef)]
-        if not places:
-            return list(views)
-        bodies = iter(await self._log.read_bodies(places))
-        return [
-            msgspec.structs.replace(view, payload=next(bodies)) if isinstance(view.payload, BodyRef) else view
-            for view in views
-        ]
+        return await with_bodies(views, self._log, lambda id: self._ask(self._shard_of(id), partial(Get, id)))
 
     async def _pages(
         self, page_size: int, page_token: str | None, ask: Callable[[tuple[int, str], Any], Message]
