@@ -52,8 +52,9 @@ class Upkeep:
 
     @property
     def live_bytes(self) -> int:
-        """About what a full checkpoint takes, live bodies, and the room that is kept for completions and a slice."""
-        return self._checkpoint_bytes() + self.reserve_bytes() + self._live_body_bytes()
+        """About what a full checkpoint takes, live bodies, and the room that is kept: completions, a slice, a segment."""
+        kept = self.reserve_bytes() + self._log.usage().segment_bytes
+        return self._checkpoint_bytes() + kept + self._live_body_bytes()
 
     def reserve_bytes(self) -> int:
         """Room that must stay: completions of everything accepted, and the largest slice."""
