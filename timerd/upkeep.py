@@ -52,7 +52,7 @@ class Upkeep:
 
     @property
     def live_bytes(self) -> int:
-        """About what a full checkpoint takes, live bodies, and the room that is kept: completions, a slice, a segment."""
+        """A full checkpoint, about; live bodies; and the room that is kept: completions, a slice, a segment."""
         kept = self.reserve_bytes() + self._log.usage().segment_bytes
         return self._checkpoint_bytes() + kept + self._live_body_bytes()
 
