@@ -69,7 +69,12 @@ class OfNode(NamedTuple):
 NODE_METRICS: Final = (
     OfNode("timerd_turns", "Turns persisted.", lambda t: t.turns),
     OfNode("timerd_log_appended_bytes", "Bytes appended to the log.", lambda t: t.appended_bytes),
-    OfNode("timerd_log_live_bytes", "Bytes that the log needs: a checkpoint, bodies, kept room.", lambda t: t.log_live_bytes, counts=False),
+    OfNode(
+        "timerd_log_live_bytes",
+        "Bytes that the log needs: a checkpoint, bodies, kept room.",
+        lambda t: t.log_live_bytes,
+        counts=False,
+    ),
     OfNode("timerd_log_disk_bytes", "Bytes of the log on disk.", lambda t: t.log_disk_bytes, counts=False),
 )
 
