@@ -10,16 +10,12 @@ from standardwebhooks import Webhook
 def sign(secrets: Sequence[str], batch_id: str, timestamp_s: int, body: bytes) -> str:
     """The value of `webhook-signature`: one signature a secret, space separated, so that secrets can be rotated.
 
-    Raises ValueError for a secret that is no base64 (with or without `whsec_`) or empty; check it when it is set.
+    Raises ValueError for a secret that is no base64 (with or without `whsec_`) or empty; the API
+    refuses such a secret when it is set.
     """
     moment = datetime.fromtimestamp(timestamp_s, UTC)
     text = body.decode()
     return " ".join([_signer(secret).sign(batch_id, moment, text) for secret in secrets])
-
-
-def check_secret(secret: str) -> None:
-    """Raises ValueError for a secret that can't sign."""
-    _signer(secret)
 
 
 @lru_cache(maxsize=1024)
