@@ -1,77 +1,49 @@
-"""A shifted wall clock for one process: a preload library that leaves CLOCK_MONOTONIC and CLOCK_BOOTTIME alone.
+"""A wrong wall clock for one process: a preload library that leaves CLOCK_MONOTONIC and CLOCK_BOOTTIME alone.
 
 clock = ClockShim(tmp_path)
 timerd = Process(data, env=clock.env)
-clock.shift(days=10)
+clock.shift(days=10)        # a step
+clock.drift(0.05)           # from now on five percent too fast
+clock.time()                # what that process takes for the time
 """
 
 import datetime
-import shutil
-import subprocess
+import time
 from pathlib import Path
 
-import pytest
+from .preload import build
 
-SOURCE = r"""
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <fcntl.h>
-#include <stdlib.h>
-#include <sys/syscall.h>
-#include <sys/time.h>
-#include <time.h>
-#include <unistd.h>
-
-static long long offset_s(void) {  /* read each time, so that a shift is seen at once */
-    const char *path = getenv("CLOCK_SHIM");
-    char text[32] = {0};
-    int file = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
-    if (file < 0) return 0;
-    if (read(file, text, sizeof text - 1) < 0) text[0] = 0;
-    close(file);
-    return atoll(text);
-}
-
-int clock_gettime(clockid_t id, struct timespec *at) {
-    int result = syscall(SYS_clock_gettime, id, at);
-    if (result == 0 && (id == CLOCK_REALTIME || id == CLOCK_REALTIME_COARSE)) at->tv_sec += offset_s();
-    return result;
-}
-
-time_t time(time_t *out) {
-    struct timespec at;
-    clock_gettime(CLOCK_REALTIME, &at);
-    if (out) *out = at.tv_sec;
-    return at.tv_sec;
-}
-
-int gettimeofday(struct timeval *out, void *zone) {
-    struct timespec at;
-    (void) zone;
-    clock_gettime(CLOCK_REALTIME, &at);
-    out->tv_sec = at.tv_sec;
-    out->tv_usec = at.tv_nsec / 1000;
-    return 0;
-}
-"""
+SECOND_NS = 1_000_000_000
+MILLION = 1_000_000
 
 
 class ClockShim:
     """Skips the test where no C compiler is."""
 
     def __init__(self, directory: Path) -> None:
-        compiler = shutil.which("gcc") or shutil.which("cc")
-        if compiler is None:
-            pytest.skip("the clock shim is compiled when it is needed, and there is no C compiler")
-        source, library = directory / "clock_shim.c", directory / "clock_shim.so"
-        source.write_text(SOURCE)
-        subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", library, source], check=True)
-        self._offset = directory / "clock_offset"
+        library = build("clock_shim", directory)
+        self._file = directory / "clock_offset"
+        self._ahead_ns = self._ppm = self._since_ns = 0
         self.shift()
-        self.env = {"LD_PRELOAD": str(library), "CLOCK_SHIM": str(self._offset)}
+        self.env = {"LD_PRELOAD": str(library), "CLOCK_SHIM": str(self._file)}
 
     def shift(self, **by: float) -> None:
-        """The wall clock is so much ahead from now on (`datetime.timedelta` arguments)."""
-        new = self._offset.with_suffix(".new")
-        new.write_text(str(round(datetime.timedelta(**by).total_seconds())))
-        new.replace(self._offset)
+        """The wall clock is so much ahead from now on (`datetime.timedelta` arguments), and runs as others do."""
+        self._set(round(datetime.timedelta(**by).total_seconds() * SECOND_NS), 0)
+
+    def drift(self, rate: float) -> None:
+        """From now on it gains so much: 0.05 is three seconds a minute, and a negative one loses."""
+        self._set(self._now_ahead_ns(), round(rate * MILLION))
+
+    def time(self) -> float:
+        """Unix seconds by this clock."""
+        return (time.time_ns() + self._now_ahead_ns()) / SECOND_NS
+
+    def _now_ahead_ns(self) -> int:
+        return self._ahead_ns + (time.monotonic_ns() - self._since_ns) // MILLION * self._ppm
+
+    def _set(self, ahead_ns: int, ppm: int) -> None:
+        self._ahead_ns, self._ppm, self._since_ns = ahead_ns, ppm, time.monotonic_ns()
+        new = self._file.with_suffix(".new")
+        new.write_text(f"{self._ahead_ns} {self._ppm} {self._since_ns}")
+        new.replace(self._file)
