@@ -1,0 +1,193 @@
+"""Planted in what decides on deliveries: when, how many, how often, and what an answer means."""
+
+from typing import Final
+
+from tests.mutations.mutation import Mutation, Pytest, Simulator
+
+PLANTED: Final = (
+    Mutation(
+        "early-by-a-millisecond",
+        "the wall clock is rounded to the nearest millisecond",
+        "timerd/engine/now.py",
+        "return self.wall_us // 1000",
+        "return round(self.wall_us / 1000)",
+        Simulator(20),
+    ),
+    Mutation(
+        "due-in-the-next-millisecond",
+        "a bin whose millisecond is the next one is opened already",
+        "timerd/engine/due.py",
+        "while ticks and ticks[0] <= now and len(overdue) < enough:",
+        "while ticks and ticks[0] <= now + 1 and len(overdue) < enough:",
+        Simulator(60),
+    ),
+    Mutation(
+        "fire-at-rounded-down",
+        "fractions of a millisecond of a fire time are cut off",
+        "timerd/engine/instant.py",
+        '        if fraction[3:].strip("0"):\n            ms += 1\n',
+        "",
+        Pytest(
+            "tests/engine/test_instant.py",
+            because="callers of the simulator give milliseconds, as the API hands them on",
+        ),
+    ),
+    Mutation(
+        "wake-up-lost",
+        "arming an earlier timer does not settle anew when its lane wants to be woken",
+        "timerd/engine/lane.py",
+        "            self._due.push(timers)\n        self.changed = True\n",
+        "            self._due.push(timers)\n        self.changed = self.changed or self.wakes == (None, None)\n",
+        Simulator(60),
+    ),
+    Mutation(
+        "wheel-keeps-the-old-wake-up",
+        "the node's wheel does not take a wake-up that is earlier than the one it has",
+        "timerd/wheel.py",
+        "            if wall is not None:\n                self._wall.add((wall, shard))\n",
+        "            if wall is not None and wall > (old_wall or 0):\n                self._wall.add((wall, shard))\n",
+        Simulator(60),
+    ),
+    Mutation(
+        "wait-from-fire-at",
+        "max_lag is counted from fire_at, also for a timer that was armed for the past",
+        "timerd/engine/lane.py",
+        "        since = self._ready[0].due_at if self._ready else 0\n",
+        "        since = self._ready[0].fire_at if self._ready else 0\n",
+        Simulator(60),
+    ),
+    Mutation(
+        "lag-from-fire-at",
+        "the lag that is reported counts from fire_at, also for a timer that was armed for the past",
+        "timerd/lag.py",
+        "[wall_ms - timer.due_at for timer in timers[::step]]",
+        "[wall_ms - timer.fire_at for timer in timers[::step]]",
+        Pytest("tests/test_lag.py", because="the simulator measures lags itself and does not read those reported"),
+    ),
+    Mutation(
+        "batch-too-large",
+        "each shard is asked for a whole batch",
+        "timerd/engine/flow.py",
+        "                takes.append((shard, part))\n                count -= part\n",
+        "                takes.append((shard, part))\n",
+        Simulator(60),
+    ),
+    Mutation(
+        "one-slot-too-many",
+        "one delivery more than max_in_flight is begun",
+        "timerd/engine/flow.py",
+        "len(self.open) >= type.max_in_flight:",
+        "len(self.open) > type.max_in_flight:",
+        Simulator(20),
+    ),
+    Mutation(
+        "slot-freed-by-the-answer",
+        "a slot is free when the first shard has settled, not the last",
+        "timerd/engine/dispatcher.py",
+        """\
+        if not batch.awaited:
+            del self._open[settled.batch_no]
+            batch.flow.open.remove(settled.batch_no)
+""",
+        """\
+        batch.flow.open.discard(settled.batch_no)
+        if not batch.awaited:
+            del self._open[settled.batch_no]
+""",
+        Simulator(60),
+    ),
+    Mutation(
+        "pause-does-not-hold",
+        "a paused type is delivered like any other",
+        "timerd/engine/flow.py",
+        'if type is None or self.gone or type.state != "active" or len(self.open)',
+        "if type is None or self.gone or len(self.open)",
+        Simulator(60),
+    ),
+    Mutation(
+        "rate-not-spent",
+        "what leaves is not taken off the rate's allowance",
+        "timerd/engine/flow.py",
+        "                self._rate.spend(count)\n",
+        "                self._rate.spend(0)\n",
+        Simulator(60),
+    ),
+    Mutation(
+        "retry-after-ignored",
+        "a target that asks for a pause is sent other batches all the same",
+        "timerd/engine/flow.py",
+        "            self._held_until = max(self._held_until, now.boot_ms + failed.retry_after_ms)\n",
+        "",
+        Simulator(60),
+    ),
+    Mutation(
+        "breaker-never-closes",
+        "a probe that succeeds does not close the breaker",
+        "timerd/engine/breaker.py",
+        "        self.succeeded_at = boot_ms\n        self._close()\n",
+        "        self.succeeded_at = boot_ms\n        self.probe = None\n",
+        Simulator(60),
+    ),
+    Mutation(
+        "kinds-share-a-batch",
+        "retries travel with first attempts",
+        "timerd/engine/lane.py",
+        "        elif (queue := self._retries.get(limit)) is not None:\n",
+        "        if len(taken) < count and (queue := self._retries.get(limit or self.batch_size)) is not None:\n",
+        Simulator(60),
+    ),
+    Mutation(
+        "duplicates-not-flagged",
+        "what was due before an unclean end is not flagged as a possible duplicate",
+        "timerd/engine/settling.py",
+        "            or (timer.generation <= state.unclean_generation and timer.due_at <= state.unclean_at)\n",
+        "",
+        Simulator(60),
+    ),
+    Mutation(
+        "silence-not-flagged",
+        "an attempt without an answer is forgotten by the next one that has an answer",
+        "timerd/engine/state.py",
+        """\
+                record.error,
+                before.unknown or record.unknown,
+                since=""",
+        """\
+                record.error,
+                record.unknown,
+                since=""",
+        Simulator(60),
+    ),
+    Mutation(
+        "wall-goes-back",
+        "what is ready is not looked at again when the wall clock has gone back",
+        "timerd/engine/lane.py",
+        "        if wall_ms >= self._popped_at:\n            return\n",
+        "        if wall_ms >= self._popped_at or self._ready_count:\n            return\n",
+        Simulator(60),
+    ),
+    Mutation(
+        "garbage-is-success",
+        "an answer that can't be read counts as a success",
+        "timerd/engine/answer.py",
+        '        return Failed(clip(f"HTTP {status} with a body that can\'t be read: {wrong}"))\n',
+        "        return Accepted()\n",
+        Simulator(60),
+    ),
+    Mutation(
+        "attempts-off-by-one",
+        "max_attempts allows one attempt too few",
+        "timerd/engine/settling.py",
+        "if policy.max_attempts and counted >= policy.max_attempts:",
+        "if policy.max_attempts and counted + 1 >= policy.max_attempts > 1:",
+        Simulator(60),
+    ),
+    Mutation(
+        "counted-by-attempts",
+        "failures that a down target has caused count against max_attempts",
+        "timerd/engine/settling.py",
+        "        counted = before.counted + 1\n",
+        "        counted = before.attempts + 1\n",
+        Simulator(60),
+    ),
+)

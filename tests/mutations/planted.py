@@ -1,0 +1,8 @@
+"""All mutations, in the order of the table."""
+
+from typing import Final
+
+from tests.mutations import delivery, engine, recovery, storage
+from tests.mutations.mutation import Mutation
+
+ALL: Final[tuple[Mutation, ...]] = (*storage.PLANTED, *recovery.PLANTED, *engine.PLANTED, *delivery.PLANTED)

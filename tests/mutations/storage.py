@@ -1,0 +1,156 @@
+"""Planted in what writes: syncs, room, files and their names."""
+
+from typing import Final
+
+from tests.mutations.mutation import Mutation, Pytest, Simulator
+
+PLANTED: Final = (
+    Mutation(
+        "effects-before-the-append",
+        "effects leave while their records are being written",
+        "timerd/runner.py",
+        """\
+            appended = await self._log.append(frames) if frames or self._log.unsettled() else 0
+            self._act(turns, appended)
+""",
+        """\
+            self._act(turns, 0)
+            if frames or self._log.unsettled():
+                await self._log.append(frames)
+""",
+        Simulator(20),
+    ),
+    Mutation(
+        "append-not-synced",
+        "an append is written and not synced",
+        "storage/timerd_storage/segment_file.py",
+        """\
+        # Under the same sync, so that it costs no wait: what was on disk before this append.
+        self._mark(disk, self.file)
+""",
+        "        disk.write(self.file, MARK_OFFSETS[self.turn], segment.encode_mark(self.number, self.end))\n",
+        Simulator(20),
+    ),
+    Mutation(
+        "failed-sync-tried-again",
+        "a sync that failed is tried again, and what it says then is believed",
+        "storage/timerd_storage/segment_file.py",
+        "segment.encode_mark(self.number, self.end))\n        disk.sync(file)\n",
+        """\
+segment.encode_mark(self.number, self.end))
+        try:
+            disk.sync(file)
+        except OSError:
+            disk.sync(file)
+""",
+        Simulator(60),
+    ),
+    Mutation(
+        "segment-name-not-synced",
+        "a new segment's file is synced, and its directory is not",
+        "storage/timerd_storage/spares.py",
+        "    try:\n        disk.sync_directory(path.parent)\n",
+        "    try:\n        disk.sync(file)\n",
+        Simulator(60),
+    ),
+    Mutation(
+        "body-file-name-not-synced",
+        "a new body file's directory is not synced",
+        "storage/timerd_storage/body_files.py",
+        "            self._disk.sync_directory(self._directory)\n            self._new_name = False\n",
+        "            self._disk.sync(file)\n            self._new_name = False\n",
+        Simulator(60),
+    ),
+    Mutation(
+        "bodies-not-synced",
+        "bodies are written and left to the sync of the frames behind them",
+        "storage/timerd_storage/body_files.py",
+        "        for number in dict.fromkeys(touched):\n            self._disk.sync(self._file(number))\n",
+        "        for number in dict.fromkeys(touched):\n            self._file(number)\n",
+        Simulator(60),
+    ),
+    Mutation(
+        "bodies-after-frames",
+        "bodies are written behind the frames that refer to them",
+        "storage/timerd_storage/file_log.py",
+        """\
+        if dirty:
+            self._bodies.write(dirty)
+        if part:
+            self._segments[-1].write(self._disk, part)
+""",
+        """\
+        if part:
+            self._segments[-1].write(self._disk, part)
+        if dirty:
+            self._bodies.write(dirty)
+""",
+        Simulator(60),
+    ),
+    Mutation(
+        "body-hash-not-checked",
+        "a body is handed on without a look at its hash",
+        "storage/timerd_storage/body_files.py",
+        "if len(data) == place.length and body.digest_of(data) == place.digest:",
+        "if len(data) == place.length:",
+        Pytest("tests/storage/test_bodies.py", because="its disk does not damage what was synced"),
+    ),
+    Mutation(
+        "body-segment-dropped-in-use",
+        "a body segment is dropped while arms that refer to it are on their way",
+        "timerd/upkeep.py",
+        "if s.sealed and not self.placing[s.number]]",
+        "if s.sealed]",
+        Simulator(60),
+    ),
+    Mutation(
+        "header-after-frames",
+        "a segment's header is written with its first frames, under their sync",
+        "storage/timerd_storage/segment_file.py",
+        "segment.encode_header(self.number, self.first))\n        disk.sync(self.file)\n",
+        "segment.encode_header(self.number, self.first))\n",
+        Simulator(60),
+    ),
+    Mutation(
+        "replayed-not-synced",
+        "what a start has read from the cache is not made durable before it is built on",
+        "storage/timerd_storage/file_log.py",
+        "            await self._worker.run(self._disk.sync, self._segments[-1].file)\n",
+        "",
+        Simulator(60),
+    ),
+    Mutation(
+        "reserve-ignored",
+        "room that is kept for completions is given to arms",
+        "storage/timerd_storage/room.py",
+        "        length = self._granted_frames + more + self._reserve\n",
+        "        length = self._granted_frames + more\n",
+        Simulator(60),
+    ),
+    Mutation(
+        "reserve-of-timers-alone",
+        "the reserve has no room for the ids of what is to be completed",
+        "timerd/engine/state.py",
+        "return self.timers * COMPLETION_BYTES + self.id_bytes",
+        "return self.timers * COMPLETION_BYTES",
+        Pytest("tests/storage/test_supply.py", because="?"),
+    ),
+    Mutation(
+        "lock-not-taken",
+        "the lock file is opened and not locked",
+        "storage/timerd_storage/disk.py",
+        "            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)\n",
+        "            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)\n",
+        Pytest(
+            "tests/storage/test_disk.py", because="one process at a time runs there, and its disk has a lock of its own"
+        ),
+    ),
+    Mutation(
+        "expiry-not-asked",
+        "a request that has waited beyond Timerd-Expires is carried out",
+        "timerd/node.py",
+        "if expires_at is not None and self.clock.now().wall_us > expires_at * 1000:",
+        "if expires_at is not None and self.clock.now().wall_us < expires_at * 0:",
+        Simulator(60),
+    ),
+)
