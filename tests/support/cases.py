@@ -3,9 +3,10 @@
 `TIMERD_CASES=full` runs them at the sizes of the reports; the sizes of every day keep the ratios.
 """
 
+import asyncio
 import os
 import random
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -20,6 +21,25 @@ T = TypeVar("T")
 def sized(full: T, everyday: T) -> T:
     """One of two sizes."""
     return full if FULL else everyday
+
+
+async def each(run: Callable[[T], Awaitable[None]], variants: Iterable[T]) -> None:
+    """Run the variants of a case: those that mostly wait do it together, but at full size each has the machine."""
+
+    async def named(variant: T) -> None:
+        try:
+            await run(variant)
+        except BaseException as error:
+            error.add_note(f"variant: {variant}")
+            raise
+
+    if FULL:
+        for variant in variants:
+            await named(variant)
+    else:
+        async with asyncio.TaskGroup() as group:
+            for variant in variants:
+                group.create_task(named(variant))
 
 
 def seeded() -> random.Random:
