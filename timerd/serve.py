@@ -25,7 +25,6 @@ import msgspec
 import structlog
 import uvicorn
 import uvloop
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from timerd import boot
 from timerd.clock import SystemClock
@@ -43,6 +42,7 @@ from timerd.engine.instant import parse_duration
 from timerd.engine.settings import Settings
 from timerd.node import Node
 from timerd_api.app import create_app
+from timerd_api.connection import Connection, Crowd
 from timerd_api.problem import Problem
 from timerd_api.schema import TypeBody
 from timerd_api.settings import ApiSettings
@@ -59,6 +59,7 @@ EXIT_CORRUPT: Final = 4
 EXIT_REFUSED: Final = 5
 EXIT_FAILED: Final = 70
 DESCRIPTORS_MAX: Final = 65_536
+BACKLOG_MAX: Final = 2_048  # all accepted in one turn of the loop, each with a descriptor
 CLOSE_REQUESTS_S: Final = 5  # requests in progress at a stop get this long
 GC_THRESHOLD: Final = (100_000, 20, 50)  # timers are invisible to the collector; requests make little that is cyclic
 
@@ -186,50 +187,8 @@ class _Server(uvicorn.Server):
         yield
 
 
-class _Joined:
-    """A transport that sends the head and the body of a response with one call to the system.
-
-    uvicorn writes them one after the other, and uvloop sends each at once: two calls, two packets and two wake-ups of
-    the caller for an answer of 100 bytes. What is alone is sent when the loop comes round.
-    """
-
-    def __init__(self, transport: asyncio.Transport) -> None:
-        self._transport = transport
-        self._loop = asyncio.get_running_loop()
-        self._held = b""
-
-    def write(self, data: bytes) -> None:
-        if self._held:
-            held, self._held = self._held, b""
-            self._transport.writelines((held, data))
-        else:
-            self._held = data
-            self._loop.call_soon(self._flush)
-
-    def close(self) -> None:
-        self._flush()
-        self._transport.close()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
-
-    def _flush(self) -> None:
-        if self._held:
-            held, self._held = self._held, b""
-            self._transport.write(held)
-
-
-class _Protocol(HttpToolsProtocol):
-    """uvicorn's HTTP over such a transport, and no more connections than leave descriptors for files and deliveries."""
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(cast(asyncio.Transport, _Joined(transport)))
-        if len(self.connections) > _connections_max():
-            transport.abort()
-
-
-@functools.cache
 def _connections_max() -> int:
+    """No more connections than leave as many descriptors again for files and deliveries."""
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
 
 
@@ -285,10 +244,13 @@ async def _put_types(node: Node, config: Config) -> None:
 
 
 async def _serve_node(config: Config, api_settings: ApiSettings, node: Node, listener: socket.socket) -> int:
+    connections_max = _connections_max()
+    crowd = Crowd(connections_max, lambda: node.clock.now().wall_ms)
     server = _Server(
         uvicorn.Config(
             create_app(node, api_settings),
-            http=_Protocol,
+            http=cast(Any, functools.partial(Connection, crowd=crowd)),
+            backlog=min(BACKLOG_MAX, connections_max // 2),
             ws="none",
             lifespan="off",
             access_log=False,

@@ -117,6 +117,9 @@ def is_packed(headers: Mapping[bytes, bytes]) -> bool:
 
     A body without a type is refused too: a web page can send one to a local address without asking first.
     """
+    coding = headers.get(b"content-encoding")
+    if coding is not None and coding.strip().lower() not in (b"", b"identity"):
+        raise Problem(UNSUPPORTED_MEDIA_TYPE, "a body is taken as it is: compressed ones are not")
     given = headers.get(b"content-type", b"")
     if given == _JSON_BYTES:  # how nearly everybody writes it
         return False

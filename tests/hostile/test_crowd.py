@@ -1,0 +1,132 @@
+"""Many connections, and connections that take more than they give: what is left over for everybody else."""
+
+import asyncio
+import contextlib
+import os
+import resource
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.hostile.wire import JSON, Wire, head, request
+from tests.support.process import Process
+from tests.support.processor import Processor
+
+FAR = 2_050_000_000_000
+FEW = ("prlimit", "--nofile=512:512")
+
+
+@contextlib.contextmanager
+def many_descriptors() -> Iterator[int]:
+    """As many descriptors for this process as the system lets it have; gives their number."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    try:
+        yield hard
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def is_closed(connection: socket.socket) -> bool:
+    connection.setblocking(False)
+    try:
+        return connection.recv(1) == b""
+    except ConnectionError:
+        return True
+    except BlockingIOError:
+        return False
+
+
+def descriptors(timerd: Process) -> int:
+    return len(os.listdir(f"/proc/{timerd.pid}/fd"))
+
+
+async def test_a_crowd_leaves_descriptors_for_the_log_and_for_deliveries(tmp_path: Path) -> None:
+    """With 512 descriptors: 256 connections, and however many more come, work goes on beside them."""
+    async with (
+        Processor() as processor,
+        Process(tmp_path / "data", "--segment-bytes", "65536", inside=FEW) as timerd,
+    ):
+        await timerd.put_type("t", url=processor.url, batch_size=1, max_in_flight=20)
+        host, port = timerd.url.removeprefix("http://").split(":")
+        crowd: list[socket.socket] = []
+        for round in range(6):
+            crowd += [socket.create_connection((host, int(port))) for _ in range(200)]
+            timers = [
+                {"id": f"{round}:{n}", "type": "t", "delay": 0, "payload": "x" * 3_000} for n in range(40)
+            ]  # with large payloads and small segments files are opened all the time
+            async with await Wire.open(timerd.url) as wire:  # who asks something gets in, however full it is
+                assert (await wire.ask(request("POST", "/v1/timers", {"timers": timers}))).status == 200
+            assert descriptors(timerd) < 512
+        await processor.until(lambda: len(processor.ids) == 240)
+        assert sum(map(is_closed, crowd)) >= 1_000
+        for connection in crowd:
+            connection.close()
+        assert await timerd.stop() == 0
+        assert not [line for line in timerd.log if "request_failed" in line]
+
+
+async def test_ten_thousand_idle_connections(tmp_path: Path) -> None:
+    with many_descriptors() as limit:
+        count = min(10_000, (limit - 200) // 2)
+        async with Process(tmp_path / "data") as timerd:
+            await timerd.put_type("t", url="http://127.0.0.1:9/")
+            host, port = timerd.url.removeprefix("http://").split(":")
+            idle = [socket.create_connection((host, int(port))) for _ in range(count)]
+            try:
+                for n in range(30):
+                    await timerd.arm([{"id": f"{n}", "type": "t", "fire_at": FAR}])
+                assert descriptors(timerd) > count * 0.9
+            finally:
+                for connection in idle:
+                    connection.close()
+            await timerd.until(lambda: gone(timerd))
+
+
+async def gone(timerd: Process) -> bool:
+    return descriptors(timerd) < 200
+
+
+@pytest.mark.parametrize("bait", ["head", "pipeline", "answers"])
+async def test_memory_does_not_grow_with_what_is_sent(tmp_path: Path, bait: str) -> None:
+    async with Process(tmp_path / "data") as timerd:
+        await timerd.put_type("t", url="http://127.0.0.1:9/")
+        await timerd.arm([{"id": f"{n}", "type": "t", "fire_at": FAR, "payload": "x" * 60_000} for n in range(100)])
+        before = timerd.rss_bytes()
+        async with await Wire.open(timerd.url) as wire:
+            sent = 0
+
+            async def flood() -> None:
+                nonlocal sent
+                start, part = {
+                    "head": (head("GET", "/healthz")[:-2] + b"X: ", b"x" * (1 << 16)),
+                    "pipeline": (b"", request("GET", "/healthz") * 2_000),
+                    "answers": (b"", request("GET", "/v1/timers?page_size=100") * 100),
+                }[bait]
+                await wire.send(start)
+                while True:
+                    await wire.send(part)
+                    sent += len(part)
+
+            flooding = asyncio.create_task(flood())
+            while not flooding.done() and sent < 50 << 20:  # until it is refused, takes no more, or took very much
+                taken = sent
+                await asyncio.sleep(1)
+                if taken == sent:
+                    break
+            assert timerd.rss_bytes() - before < 40 << 20
+            flooding.cancel()
+            await asyncio.gather(flooding, return_exceptions=True)
+        assert (await timerd.request("GET", "/healthz"))[0] == 200
+
+
+async def test_chunks_of_one_byte_are_a_body_like_any_other(tmp_path: Path) -> None:
+    async with Process(tmp_path / "data") as timerd:
+        await timerd.put_type("t", url="http://127.0.0.1:9/")
+        body = b'{"type":"t","delay":"1h","payload":"' + b"x" * 10_000 + b'"}'
+        chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n"
+        async with await Wire.open(timerd.url) as wire:
+            start = head("PUT", "/v1/timers/a", JSON, "Transfer-Encoding: chunked")
+            assert (await wire.ask(start + chunks)).status == 201
