@@ -8,7 +8,7 @@ what is due is delivered (world, at the end of a run). So nothing acknowledged i
 import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from tests.sim.clock import SimClock
 from tests.sim.ledger import COUNTED, Entry, Ledger, Version, Violation
@@ -76,6 +76,7 @@ class Checker:
         self._said: dict[tuple[str, int], Said] = {}
         self._unsure: dict[tuple[str, int], None] = {}
         self._barred: dict[tuple[str, int], None] = {}
+        self._gone: dict[str, list[int]] = {}  # generations that were cancelled, by id
         self._after_end: Counter[tuple[str, int]] = Counter()
         # What excuses lateness, and what types have been.
         self._disturbed_at = 0.0
@@ -173,8 +174,10 @@ class Checker:
                 payload = None if self._is_bare(version) else item.payload
                 if version != (item.id, result.generation, item.fire_at, item.type, payload):
                     raise Violation(f"asked for {item}, armed {version}")
-            elif result.status == "unchanged" and version[2:] != (item.fire_at, item.type, item.payload):
-                raise Violation(f"unchanged, it says: {item} {version}")
+            elif result.status == "unchanged":
+                payload = None if self._is_bare(version) else item.payload
+                if version[2:] != (item.fire_at, item.type, payload):
+                    raise Violation(f"unchanged, it says: {item} {version}")
 
     def arm_refused(self, items: Sequence[Item]) -> None:
         """Nothing of it was done."""
@@ -196,6 +199,7 @@ class Checker:
     def cancelled(self, old: Entry) -> None:
         if self._cancels[old.version.id] <= 0:
             raise Violation(f"cancelled, and nobody asked for it: {old}")
+        self._gone.setdefault(old.version.id, []).append(old.version.generation)
 
     def cancel_done(self, ids: Sequence[str], before: Sequence[int], results: Sequence[CancelResult]) -> None:
         """A cancel was acknowledged."""
@@ -203,12 +207,15 @@ class Checker:
         for id, was, result in zip(ids, before, results, strict=True):
             if result.found:
                 self.counts["cancels"] += 1
-                ended = self._ledger.durable[self._shards[slot_of(id)]].ended.get((id, result.generation))
-                if ended not in ("cancelled", "purged"):
-                    raise Violation(f"cancel of {id!r} was acknowledged before it was durable: {result}, {ended}")
-                if not result.in_flight:
-                    self._barred[id, result.generation] = None
-                    if self._open.get(id) == result.generation:
+                ended = self._ledger.durable[self._shards[slot_of(id)]].ended
+                # An answer of many names no generations.
+                gone = [result.generation] if result.generation else [g for g in self._gone.get(id, ()) if g >= was]
+                gone = [g for g in gone if ended.get((id, g)) in ("cancelled", "purged")]
+                if not gone:
+                    raise Violation(f"cancel of {id!r} was acknowledged before it was durable: {result}")
+                if not result.in_flight and len(gone) == 1:
+                    self._barred[id, gone[0]] = None
+                    if self._open.get(id) == gone[0]:
                         raise Violation(f"a delivery is open, and a cancel says that none is: {id!r} {result}")
             elif was and self.top([id]) == [was] and ids.count(id) == 1:
                 raise Violation(f"{id!r} is there with generation {was}, and a cancel did not find it")
@@ -285,6 +292,12 @@ class Checker:
             self._starts(type, timer, wall_ms)
         self.counts["posts"] += 1
 
+    def arrived(self, sent: Sequence[Sent]) -> None:
+        """A target has a delivery in its hands."""
+        wall_ms = self._clock.wall_ms
+        for timer in sent:
+            self._not_early(timer, wall_ms)
+
     def answered(self, type: str, sent: Sequence[Sent], said: Sequence[Said], unknown: bool, open_posts: int) -> None:
         """The process hears what became of a delivery. `open_posts`: those of the type that are left."""
         if open_posts + 1 >= min(form.max_in_flight for form in self._forms[type]):
@@ -355,6 +368,13 @@ class Checker:
                 sums.setdefault(name, Counter()).update(counts)
         return sums
 
+    def balanced(self, stats: Mapping[str, Mapping[str, Any]]) -> None:
+        """Promise 8, as a caller can see it."""
+        for name, of in stats.items():
+            gone = of["fired"] + of["cancelled"] + of["replaced"] + of["dead"] + sum(of["dropped"].values())
+            if of["armed"] + of["revived"] != gone + of["live"]:
+                raise Violation(f"the counters of {name} do not balance: {of}")
+
     def tallied(
         self, tally: NodeTally, before: Mapping[str, Counter[str]], segment_bytes: int, *, judge_disk: bool
     ) -> None:
@@ -406,11 +426,7 @@ class Checker:
             raise Violation(f"delivered before it was durable: {timer}")
         if (version.type, version.fire_at, version.payload) != (type, timer.fire_at, timer.payload):
             raise Violation(f"delivered {timer}, armed {version}")
-        if timer.fire_at > wall_ms:
-            since_s = self._loop.time() - self._clock.went_back_at
-            recent = since_s < (FORGIVEN_STALLED_S if self.excused else FORGIVEN_S)
-            if not (recent and timer.fire_at <= self._clock.high_ms):
-                raise Violation(f"early by {timer.fire_at - wall_ms} ms: {timer}")
+        self._not_early(timer, wall_ms)
         if member in self._barred:
             raise Violation(f"delivered after a cancel had said that it would not be: {timer}")
         if id in self._open:
@@ -435,6 +451,13 @@ class Checker:
         if timer.attempt == 1 and self.calm[type] and not self.excused and member not in self._unsure:
             self._judge_lateness(type, timer, wall_ms)
         self._open[id] = timer.generation
+
+    def _not_early(self, timer: Sent, wall_ms: int) -> None:
+        if timer.fire_at > wall_ms:
+            since_s = self._loop.time() - self._clock.went_back_at
+            recent = since_s < (FORGIVEN_STALLED_S if self.excused else FORGIVEN_S)
+            if not (recent and timer.fire_at <= self._clock.high_ms):
+                raise Violation(f"early by {timer.fire_at - wall_ms} ms: {timer}")
 
     def _judge_lateness(self, type: str, timer: Sent, wall_ms: int) -> None:
         form = self._forms[type][-1]

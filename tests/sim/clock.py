@@ -37,6 +37,11 @@ class SimClock:
         """The wall, rounded down here: the product's own rounding is under test."""
         return self.now().wall_us // 1000
 
+    @property
+    def wall_ms_up(self) -> int:
+        """The wall, rounded up: what is said of an instant that is counted from now."""
+        return -(-self.now().wall_us // 1000)
+
     def step(self, ms: int) -> None:
         """Somebody sets the wall clock."""
         self._settle()

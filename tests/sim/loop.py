@@ -3,12 +3,16 @@
 The selector never waits. When nothing is ready it lets the time pass until the next timer, so a day goes by as fast as
 its events can be handled. When there is no next timer either, nothing will ever happen again: that is a deadlock, and
 an error. So is a loop that goes round and round without letting time pass.
+
+What would go to the system's network goes to `network`.
 """
 
 import asyncio
 import selectors
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NoReturn
+
+from tests.sim.network import Network
 
 ROUNDS_MAX: Final = 20_000  # rounds at one instant; the busiest instant of a run has some hundred
 WAITS_MAX: Final = 500_000  # of a whole run; most have some ten thousand
@@ -62,12 +66,25 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         self._virtual = _Selector()
         self.errors: list[BaseException] = []
+        self.network: Network | None = None
         super().__init__(self._virtual)
         self.set_exception_handler(self._note)
 
     def time(self) -> float:
         """Virtual seconds."""
         return self._virtual.now
+
+    async def getaddrinfo(self, host: Any, port: Any, **options: Any) -> list[Any]:
+        assert self.network is not None, "nothing here has a network"
+        return await self.network.getaddrinfo(host, port)
+
+    async def sock_connect(self, sock: Any, address: Any) -> None:
+        assert self.network is not None, "nothing here has a network"
+        await self.network.sock_connect(sock, address)
+
+    async def create_connection(self, protocol_factory: Any, *args: Any, sock: Any = None, **options: Any) -> Any:
+        assert self.network is not None, "nothing here has a network"
+        return self.network.create_connection(protocol_factory, sock)
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> NoReturn:  # type: ignore[override]
         raise Stuck(f"a thread was asked for: {func!r}")

@@ -44,6 +44,12 @@ class Swarm(NamedTuple):
     """A job of the disk."""
     types: list[TimerType]
     habits: dict[str, Habits]
+    network: bool
+    """Deliveries go through the shipped client and a network; else straight to the targets."""
+    latency_s: float
+    """Of the network, at most, one way."""
+    twins: bool
+    """Targets have two addresses, and nobody is at the first."""
     clients: int
     calls: int
     """Of all clients."""
@@ -87,6 +93,9 @@ def draw(seed: int) -> Swarm:
         usual_s=r.choice([0.0002, 0.001, 0.004]),
         types=[_type(r, name) for name in names],
         habits={name: _habits(r) for name in names},
+        network=r.random() < 0.5,
+        latency_s=r.choice([0.0002, 0.002, 0.02]),
+        twins=r.random() < 0.1,
         clients=r.choice([2, 4, 8]),
         calls=1_800 // batch,
         ids=r.choice([40, 150, 600]),

@@ -16,6 +16,7 @@ import msgspec
 
 from tests.sim.checker import Checker, Said, Sent
 from tests.sim.clock import SimClock
+from tests.sim.network import Call
 from tests.sim.swarm import Swarm
 from timerd.ports import Answer, Request
 
@@ -30,6 +31,22 @@ GARBAGE: Final = (
     b'{"results":[],"batchItemFailures":[]}',
     b"\xff\xfe",
 )
+
+
+class Attempt(Call):
+    """One POST of one batch."""
+
+    def __init__(self, request: Request, type: str, batch_id: str, sent: list[Sent]) -> None:
+        super().__init__()
+        self.request = request
+        self.type = type
+        self.batch_id = batch_id
+        self.sent = sent
+        self.arrivals = 0
+        self.answer: Answer | None = None
+        """What the target has answered, whole,"""
+        self.said: list[Said] = []
+        """and what that says."""
 
 
 class _Timer(msgspec.Struct):
@@ -77,7 +94,15 @@ class Targets:
         """Nothing to let go of."""
 
     async def post(self, request: Request) -> Answer:
-        """One exchange."""
+        """One exchange, without a network: what the target says is heard, or the failure that is to be."""
+        call = self.begin(request)
+        answer, said, wait_s = self.answer(call)
+        await asyncio.sleep(wait_s)
+        self.end(call, answer, said)
+        return answer
+
+    def begin(self, request: Request) -> "Attempt":
+        """The node hands over a batch."""
         body = _decode(request.body)
         sent = [
             Sent(t.id, t.generation, _ms(t.fire_at), t.attempt, t.possible_duplicate, bytes(t.payload) or None)
@@ -86,20 +111,24 @@ class Targets:
         self._posts[body.type] += 1
         self._note(f"post {body.type} {body.batch_id} {[(t.id, t.generation, t.attempt) for t in sent]}")
         self._checker.posted(body.type, sent, self._posts[body.type])
-        answer, said, wait_s = self._answer(body.type, sent, request)
-        await asyncio.sleep(wait_s)
-        self._posts[body.type] -= 1
+        return Attempt(request, body.type, body.batch_id, sent)
+
+    def end(self, call: "Attempt", answer: Answer, said: list[Said]) -> None:
+        """The node hears what became of it."""
+        self._posts[call.type] -= 1
         if answer.error is None and any(what.what == "rearm" and what.fire_at < 0 for what in said):
-            now_ms = -(-self._clock.now().wall_us // 1000)
+            now_ms = self._clock.wall_ms_up
             said = [what._replace(fire_at=now_ms - what.fire_at - 1) if what.fire_at < 0 else what for what in said]
-        self._note(f"answer {body.batch_id} {answer.status} {answer.error}")
-        self._checker.answered(body.type, sent, said, answer.error in ("timeout", "lost"), self._posts[body.type])
-        return answer
+        self._note(f"answer {call.batch_id} {answer.status} {answer.error}")
+        unknown = answer.error in ("timeout", "lost")
+        self._checker.answered(call.type, call.sent, said, unknown, self._posts[call.type])
 
     # ---- what comes back: the answer, what it says of each timer, and after how long
 
-    def _answer(self, type: str, sent: list[Sent], request: Request) -> tuple[Answer, list[Said], float]:
+    def answer(self, call: "Attempt") -> tuple[Answer, list[Said], float]:
+        """Decide on it."""
         r = self._random
+        type, sent, request = call.type, call.sent, call.request
         habits = self._habits[type]
         wait_s = 0.001 + (0.01 if self.healthy else habits.slow_s) * r.random() ** 2
         how = None

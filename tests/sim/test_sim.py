@@ -14,7 +14,7 @@ import pytest
 from tests.sim.world import run
 
 ROOT = Path(__file__).parents[2]
-SEEDS = (1, 2, 3, 4, 6, 7, 8, 9)
+SEEDS = (1, 3, 4, 5, 6, 7, 8, 9)
 
 
 def once_failed() -> list[int]:

@@ -1,5 +1,7 @@
 """The callers: clients that arm, move, cancel, fire and read timers, and an operator who minds types and dead letters.
 
+All of them speak to the API (`wire`), as it is served.
+
 A call whose process ends under it never returns, and its caller knows nothing; `World.call` then gives None for the
 whole result, and the checker has nothing to hold against anybody.
 """
@@ -7,11 +9,11 @@ whole result, and the checker has nothing to hold against anybody.
 import asyncio
 from collections import Counter
 from random import Random
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tests.sim.checker import Item, timers_of
 from tests.sim.swarm import changed
-from timerd.engine.message import Condition, Filter, Refused
+from timerd.engine.message import Condition, Refused
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -45,19 +47,20 @@ class Client:
         names = [name for name in world.node_types() if name in world.swarm.habits]
         if not names:
             return
-        count = r.randint(1, world.swarm.batch)
+        count = 1 if r.random() < 0.1 else r.randint(1, world.swarm.batch)
         minimal = r.random() < 0.25
         items = [self._item(r.choice(names), fresh=minimal) for _ in range(count)]
         ids = [item.id for item in items]
+        if r.random() < 0.03:
+            await world.call(lambda wire: wire.arm_badly(timers_of(items)))
+            return
         before = world.checker.top(ids)
         conditions = None
         if not minimal and r.random() < 0.3:
             conditions = [self._condition(was) for was in before]
         expires_at = world.clock.wall_ms + r.choice([-1_000, 30_000]) if r.random() < 0.05 else None
         world.checker.arming(items)
-        result = await world.call(
-            lambda node: node.arm(timers_of(items), conditions, want_results=not minimal, expires_at=expires_at)
-        )
+        result = await world.call(lambda wire: wire.arm(timers_of(items), conditions, minimal, expires_at))
         if isinstance(result, Refused):
             world.refused(result)
             world.checker.arm_refused(items)
@@ -74,7 +77,7 @@ class Client:
         ids = [self._id() for _ in range(r.randint(1, 6))]
         before = world.checker.top(ids)
         world.checker.cancelling(ids)
-        result = await world.call(lambda node: node.cancel(ids, None))
+        result = await world.call(lambda wire: wire.cancel(ids, None))
         if isinstance(result, Refused):
             world.refused(result)
         elif result is not None:
@@ -85,7 +88,7 @@ class Client:
         world = self._world
         id = self._id()
         world.checker.firing(id)
-        result = await world.call(lambda node: node.fire(id, None), nothing=False)
+        result = await world.call(lambda wire: wire.fire(id), nothing=False)
         if isinstance(result, Refused):
             world.refused(result)
             world.checker.fire_done(id, None)
@@ -97,7 +100,7 @@ class Client:
         world = self._world
         id = self._id()
         was = world.checker.top([id])[0]
-        view = await world.call(lambda node: node.get(id), nothing=False)
+        view = await world.call(lambda wire: wire.get(id), nothing=False)
         if view is not False:
             world.checker.seen(id, was, view)
 
@@ -105,12 +108,12 @@ class Client:
         """Look at what is soonest, or at a page."""
         r, world = self._random, self._world
         if r.random() < 0.8:
-            views = await world.call(lambda node: node.next(None, r.randint(1, 20)))
+            views = await world.call(lambda wire: wire.next(r.randint(1, 20)))
             world.checker.listed(views or [])
             return
-        filter = Filter(state=r.choice([None, "armed", "due", "retrying", "in_flight"]))
-        page = await world.call(lambda node: node.list(filter, 20, None))
-        if page is not None and not isinstance(page, Refused):
+        state = r.choice([None, "armed", "due", "retrying", "in_flight"])
+        page = await world.call(lambda wire: wire.page(state, 20, None))
+        if page is not None:
             world.checker.listed(page[0])
 
     def _id(self) -> str:
@@ -177,7 +180,7 @@ class Operator:
         name = self._random.choice(sorted(world.swarm.habits))
         type = changed(self._random, world.type_of(name))
         world.checker.typed(type)
-        await world.call(lambda node: node.put_type(type, True, None))
+        await world.call(lambda wire: wire.put_type(type))
         world.checker.typed(type)
 
     async def delete(self) -> None:
@@ -185,10 +188,10 @@ class Operator:
         world = self._world
         name = self._random.choice(sorted(world.swarm.habits))
         type = world.type_of(name)
-        await world.call(lambda node: node.delete_type(name, None))
+        await world.call(lambda wire: wire.delete_type(name))
         await asyncio.sleep(self._random.random())
         if name not in world.node_types():
-            await world.call(lambda node: node.put_type(type, True, None))
+            await world.call(lambda wire: wire.put_type(type))
         world.checker.typed(type)
 
     async def pause(self) -> None:
@@ -204,26 +207,25 @@ class Operator:
     async def dead(self) -> None:
         """Look at dead letters, and let them live again or forget them."""
         world, r = self._world, self._random
-        page = await world.call(lambda node: node.list_dead(None, 50, None))
-        if page is None or isinstance(page, Refused) or not page[0]:
+        dead = await world.call(lambda wire: wire.list_dead(50))
+        if not dead:
             return
-        world.checker.listed(page[0])
-        ids = [view.id for view in page[0][: r.randint(1, 5)]]
-        type = page[0][0].type
+        world.checker.listed(dead)
+        ids = [view.id for view in dead[: r.randint(1, 5)]]
+        type = dead[0].type
         named: list[str] | None = ids if r.random() < 0.7 else None
         keys = ids if named else [type]
-        chosen: tuple[Any, ...] = (named, None if named else type, None)
         if r.random() < 0.6:
             world.checker.reviving(keys)
-            if await world.call(lambda node: node.replay_dead(*chosen)) is not None:
+            if await world.call(lambda wire: wire.act_on_dead("replay", named, type)) is not None:
                 world.checker.revive_done(keys)
         else:
             world.checker.purging(keys)
-            if await world.call(lambda node: node.purge_dead(*chosen)) is not None:
+            if await world.call(lambda wire: wire.act_on_dead("purge", named, type)) is not None:
                 world.checker.purge_done(keys)
 
     async def _set_state(self, name: str, state: str) -> None:
         world = self._world
         world.checker.disturb(name)
-        await world.call(lambda node: node.set_type_state(name, state, None))
+        await world.call(lambda wire: wire.set_type_state(name, state))
         world.checker.disturb(name)

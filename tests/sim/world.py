@@ -1,7 +1,7 @@
 """One run: a seed, a machine, a node that dies and comes back, its callers and its targets; then health, and the end.
 
-What runs here is what is shipped: boot, node, runner, dispatch, upkeep, engine, file log. Replaced are the loop's time,
-the clock, the disk's verbs, the thread that calls them, the HTTP attempt and the catalogue's SQLite.
+What runs here is what is shipped: API, boot, node, runner, dispatch, upkeep, engine, file log. Replaced are the loop's
+time, the clock, the disk's verbs, the thread that calls them, the HTTP attempt and the catalogue's SQLite.
 
 A run has three parts. While clients call, the nemesis does what the swarm has for it. Then everything is healed, and
 whatever is due must be delivered within a bounded time. Last, the node is stopped and started once more, and everything
@@ -9,35 +9,35 @@ that it shows must be what the ledger has.
 """
 
 import asyncio
-import gc
 import hashlib
 import traceback
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any, Final, NamedTuple, TypeVar
 
-import structlog
-
+from tests.sim import knobs
 from tests.sim import swarm as swarms
 from tests.sim.checker import Checker
 from tests.sim.clock import SimClock
+from tests.sim.http_target import HttpTargets, NetDeliver
 from tests.sim.ledger import Ledger, Violation
 from tests.sim.loop import VirtualLoop
-from tests.sim.machine import Pace, Process, SimDisk, SimWorker, make_task
+from tests.sim.machine import Pace, Process, SimDisk, SimWorker
+from tests.sim.network import Network
 from tests.sim.target import Targets
 from tests.sim.watched_log import WatchedLog
+from tests.sim.wire import Wire
 from tests.sim.workload import Client, Operator
-from timerd import boot, upkeep
-from timerd.engine import shard
+from timerd import boot
 from timerd.engine.errors import LogFailed
-from timerd.engine.message import Filter, Refused, Slice, TimerView
-from timerd.engine.ring import RingTable, build_table
+from timerd.engine.message import Refused, Slice, TimerView
 from timerd.engine.settings import Settings
 from timerd.engine.timer import TimerType
 from timerd.node import Node
+from timerd.ports import Deliver
 from timerd_storage.memory_catalog import MemoryCatalog
 
 T = TypeVar("T")
@@ -46,15 +46,6 @@ DIRECTORY: Final = Path("/data")
 CALL_S: Final = 120.0  # a call that takes longer than this has been forgotten
 HEAL_S: Final = 900.0  # by then, with healthy targets, nothing may be left that is due
 NEAR_MS: Final = 130_000  # what is due within this of the end is waited for
-
-# Constants of the product, and what stands in for a function of it.
-_KNOBS: Final = ((upkeep, "LOOK_BYTES"), (shard, "SLICE_TIMERS"), (upkeep, "SLICE_TIMERS"), (boot, "build_table"))
-
-
-@lru_cache
-def _table(shards: range) -> RingTable:
-    """It takes longer than the rest of a first start."""
-    return build_table(shards)
 
 
 class Report(NamedTuple):
@@ -91,14 +82,18 @@ class World:
         self._random = Random(f"{seed} world")
         self.clock = SimClock(loop)
         self.ledger = Ledger(self.swarm.shards)
-        table = _table(range(self.swarm.shards))
+        table = knobs.table(range(self.swarm.shards))
         self.checker = Checker(loop, self.clock, self.ledger, table)
         self.checker.dead_kept_all = self.swarm.dead_kept >= 100_000
         self.checker.calm = {name: habits.calm for name, habits in self.swarm.habits.items()}
         self.targets = Targets(self.swarm, Random(f"{seed} targets"), self.clock, self.checker, self._note)
+        self._hosts = HttpTargets(loop, self.swarm, self.targets, Random(f"{seed} hosts"), self.clock, self.checker)
+        self.network = loop.network = Network(loop, seed, self._hosts, self.swarm.latency_s)
+        self._deliver: Deliver = self.targets
         self._disk = SimDisk(self.swarm.disk_bytes)
         self._pace = Pace(self.swarm.usual_s)
         self._catalog = MemoryCatalog()
+        self._wire = Wire(self.clock, Random(f"{seed} wire"))
         self._settings = Settings(
             node="sim",
             shards=self.swarm.shards,
@@ -127,12 +122,12 @@ class World:
         known = self.node_types().get(name)
         return known or next(type for type in self.swarm.types if type.name == name)
 
-    async def call(self, ask: Callable[[Node], Coroutine[Any, Any, T]], nothing: Any = None) -> T | Any:
-        """Call the node; `nothing` if it ends before the answer is there."""
-        node, process = self._node, self._process
-        if node is None or process is None:
+    async def call(self, ask: Callable[[Wire], Coroutine[Any, Any, T]], nothing: Any = None) -> T | Any:
+        """Call the API; `nothing` if the process ends before the answer is there."""
+        process = self._process
+        if self._node is None or process is None:
             return nothing
-        task = process.begin(ask(node))
+        task = process.begin(ask(self._wire))
         self._calls += 1
         try:
             await asyncio.wait([task], timeout=CALL_S)
@@ -172,7 +167,8 @@ class World:
     def report(self, failure: str | None) -> Report:
         """What it has come to so far."""
         self.counts.update(self.checker.counts)
-        self.counts.update(self.targets.counts)
+        for counts in (self.targets.counts, self._hosts.counts, self.network.counts):
+            self.counts.update(counts)
         late, disk = self.checker.worst_late_ms, self.checker.worst_disk
         trace = self._hash.hexdigest()
         return Report(self.seed, self.counts, self._loop.time(), late, disk, trace, failure)
@@ -211,6 +207,7 @@ class World:
             life = process.begin(self._live(process))
             await process.ended
             await process.buried()
+            await self._deliver.close()  # nothing of it reaches the network any more
             if not life.cancelled() and (error := life.exception()) is not None:
                 raise error
             await asyncio.sleep(self._random.random() ** 2 * 3)
@@ -243,7 +240,8 @@ class World:
         assert isinstance(log, WatchedLog)
         log.watch(self.ledger, self.checker)
         random = Random(f"{self.seed} node {process.number}").random
-        node = await boot.recover(self._settings, log, self._catalog, self.clock, self.targets, random)
+        self._deliver = NetDeliver(self._hosts, self._loop) if self.swarm.network else self.targets
+        node = await boot.recover(self._settings, log, self._catalog, self.clock, self._deliver, random)
         shards = list(node._runner.shards.values())
         returned = self.ledger.recovered(shards, log.lsns)
         self.counts["recoveries"] += process.number > 1
@@ -252,6 +250,7 @@ class World:
         self.checker.started()
         await node.start()
         self._node, self._log = node, log
+        self._wire.front.node = node
         self._up.set()
 
     def _end(self, how: str) -> None:
@@ -267,6 +266,7 @@ class World:
             self.clock.reboot()
         else:
             self._disk.kill()
+        self.network.cut_off(silent=how == "power cuts")
         self.counts[how] += 1
         self.checker.crashed()
         self.targets.forget()
@@ -342,6 +342,7 @@ class World:
     async def _suspend(self) -> None:
         ms = self._random.choice([300, 5_000, 3_600_000])
         self.clock.suspend(ms)
+        self.network.slept(ms / 1000)
         self.counts["suspends"] += 1
         self._note(f"suspend {ms}")
         self.checker.disturb()
@@ -415,8 +416,8 @@ class World:
         for type in self.swarm.types:
             if type.name not in self.node_types():
                 self.checker.typed(type)
-                await self.call(partial(_put_type, type=type))
-            await self.call(partial(_resume, name=type.name))
+                await self.call(lambda wire, type=type: wire.put_type(type))
+            await self.call(lambda wire, name=type.name: wire.set_type_state(name, "active"))
             self.checker.disturb(type.name)
 
     async def _settle(self) -> None:
@@ -437,28 +438,30 @@ class World:
             await asyncio.sleep(2.0)
             for name, type in list(self.node_types().items()):
                 if type.state == "paused":  # a 410 from before may have been under way
-                    await self.call(partial(_resume, name=name))
+                    await self.call(lambda wire, name=name: wire.set_type_state(name, "active"))
         await asyncio.sleep(1.0)
         self.checker.settled_all()
 
     async def _audit(self) -> None:
         await self.ready()
         before = self.checker.sums()
-        tally = await self.call(lambda node: node.tally())
+        tally = await self.call(lambda wire: wire.front.tally())
         if tally is not None:
             assert self._log is not None
             # A segment grows to hold a frame that is larger than it.
             segment = max(self.swarm.segment_bytes, *(held.size for held in self._log._segments))
             self.checker.tallied(tally, before, segment, judge_disk=not self.swarm.slices)
             self.counts["audits"] += 1
+        stats = await self.call(lambda wire: wire.stats())
+        self.checker.balanced(stats or {})
 
     async def _list_all(self) -> None:
         views: list[TimerView] = []
         token = None
         while True:
-            page = await self.call(partial(_page, token=token))
-            if isinstance(page, Refused) or page is None:
-                raise Violation(f"a page was refused: {page}")
+            page = await self.call(lambda wire, token=token: wire.page(None, 1000, token))
+            if page is None:
+                raise Violation("a page was not answered")
             views += page[0]
             token = page[1]
             if token is None:
@@ -472,53 +475,18 @@ class World:
             self._show(line)
 
 
-async def _put_type(node: Node, type: TimerType) -> Any:
-    return await node.put_type(type, True, None)
-
-
-async def _resume(node: Node, name: str) -> Any:
-    return await node.set_type_state(name, "active", None)
-
-
-async def _page(node: Node, token: str | None) -> Any:
-    return await node.list(Filter(), 1000, token)
-
-
 def run(seed: int, show: Callable[[str], None] | None = None) -> Report:
     """Run a seed from beginning to end."""
-    structlog.configure(processors=[_drop])
-    # Collections by chance would let coroutines end at moments that are not the run's.
-    gc.disable()
-    loop = VirtualLoop()
-    loop.set_task_factory(make_task)
-    asyncio.set_event_loop(loop)
-    try:
+    with knobs.virtual_loop() as loop:
         world = World(seed, loop, show)
-        usual = [(module, name, getattr(module, name)) for module, name in _KNOBS]
-        for (module, name), value in zip(_KNOBS, _values(world.swarm), strict=True):
-            setattr(module, name, value)
         failure: str | None = None
-        try:
-            loop.run_until_complete(world.run())
-        except Exception as error:
-            failure = f"{type(error).__name__}: {error}"
-            if show is not None:
-                show("".join(traceback.format_exception(error)))
-        finally:
+        with knobs.turned(world.swarm, loop):
+            try:
+                loop.run_until_complete(world.run())
+            except Exception as error:
+                failure = f"{type(error).__name__}: {error}"
+                if show is not None:
+                    show("".join(traceback.format_exception(error)))
             report = world.report(failure)
             loop.run_until_complete(world.sweep())
-            for module, name, value in usual:
-                setattr(module, name, value)
         return report
-    finally:
-        asyncio.set_event_loop(None)
-        loop.close()
-        gc.enable()
-
-
-def _values(swarm: swarms.Swarm) -> tuple[Any, ...]:
-    return swarm.look_bytes, swarm.slice_timers, swarm.slice_timers, _table
-
-
-def _drop(logger: Any, name: str, event: Any) -> Any:
-    raise structlog.DropEvent

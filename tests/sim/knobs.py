@@ -1,0 +1,111 @@
+"""What stands in for constants and functions of the product while a run is made, and the loop of the run.
+
+Three constants are part of the draw. The functions are those that always give the same and take longer than much of
+a run. Everything is put back at the end.
+"""
+
+import asyncio
+import gc
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any, Final
+
+import aiohttp.connector
+import structlog
+
+from tests.sim.loop import VirtualLoop
+from tests.sim.machine import make_task
+from tests.sim.swarm import Swarm
+from timerd import boot, upkeep
+from timerd.engine import shard
+from timerd.engine.ring import RingTable, build_table
+from timerd_api import contract_page, openapi
+
+
+class _Table(RingTable, frozen=True):
+    """A table that knows which slots a shard has, since a run starts many times."""
+
+    def slots_of(self, shard: int) -> list[int]:
+        known = _SLOTS.setdefault(len(self.shard_ids), {})
+        if shard not in known:
+            known[shard] = super().slots_of(shard)
+        return known[shard]
+
+    @property
+    def shard_ids(self) -> list[int]:
+        return list(range(max(self.shards[:1_000]) + 1))
+
+
+_SLOTS: Final[dict[int, dict[int, list[int]]]] = {}
+
+
+@lru_cache
+def table(shards: range) -> RingTable:
+    """The table of so many shards. Making it takes longer than the rest of a first start."""
+    made = build_table(shards)
+    quick = _Table(made.version, made.shards)
+    assert quick.shard_ids == made.shard_ids == list(shards)
+    return quick
+
+
+_ALWAYS: Final = (
+    (boot, "build_table", table),
+    (openapi, "document", lru_cache(openapi.document)),
+    (openapi, "encoded", lru_cache(openapi.encoded)),
+    (contract_page, "render", lambda document: b""),
+)
+
+
+@contextmanager
+def turned(swarm: Swarm, loop: VirtualLoop) -> Iterator[None]:
+    """Everything as the run is to have it."""
+    drawn = (
+        (aiohttp.connector, "monotonic", loop.time),  # it takes the loop's and the system's for the same
+        (upkeep, "LOOK_BYTES", swarm.look_bytes),
+        (shard, "SLICE_TIMERS", swarm.slice_timers),
+        (upkeep, "SLICE_TIMERS", swarm.slice_timers),
+    )
+    usual = [(module, name, getattr(module, name)) for module, name, _ in (*_ALWAYS, *drawn)]
+    for module, name, value in (*_ALWAYS, *drawn):
+        setattr(module, name, value)
+    try:
+        yield
+    finally:
+        for module, name, value in usual:
+            setattr(module, name, value)
+
+
+@contextmanager
+def virtual_loop() -> Iterator[VirtualLoop]:
+    """A loop on virtual time, and nothing beside it that goes by chance."""
+    structlog.configure(processors=[_drop])
+    # Collections by chance would let coroutines end at moments that are not the run's.
+    gc.disable()
+    loop = VirtualLoop()
+    loop.set_task_factory(make_task)
+    asyncio.set_event_loop(loop)
+    try:
+        yield loop
+    finally:
+        asyncio.set_event_loop(None)
+        loop.close()
+        _clear_up()
+        gc.enable()
+
+
+def _clear_up() -> None:
+    """Collect what some runs have left, without looking at all that was there before."""
+    run = next(_RUNS)
+    if run % 16 == 15:
+        gc.collect()
+    elif run == 0:
+        gc.freeze()
+
+
+_RUNS: Final = itertools.count()
+
+
+def _drop(logger: Any, name: str, event: Any) -> Any:
+    raise structlog.DropEvent
