@@ -244,7 +244,8 @@ class Dispatch:
     def _store_payloads(self, batch: Batch, outcome: Accepted) -> Accepted:
         """Put large payloads of re-arms apart; those that the disk has no room for are retries.
 
-        A re-arm inherits its timer's room, so only what a payload has grown by asks for more.
+        A re-arm inherits its timer's room, so only what a payload has grown by asks for more (a large one is new, all
+        of it).
         """
         given = [(id, r.payload) for id, r in outcome.results.items() if isinstance(r.payload, bytes)]
         if not given:
@@ -252,12 +253,14 @@ class Dispatch:
         inline = {t.id: len(t.payload) for t in batch.timers if isinstance(t.payload, bytes)}
         large = [(id, payload) for id, payload in given if len(payload) > INLINE_PAYLOAD_BYTES]
         body_bytes = sum(len(payload) for _, payload in large)
-        grown = body_bytes + sum(
-            max(0, len(payload) - inline.get(id, 0)) for id, payload in given if len(payload) <= INLINE_PAYLOAD_BYTES
-        )
+        grown = {id: len(payload) for id, payload in large}
+        for id, payload in given:
+            if inline.get(id, 0) < len(payload) <= INLINE_PAYLOAD_BYTES:
+                grown[id] = len(payload) - inline.get(id, 0)
         results = dict(outcome.results)
-        if grown and not self._log.grant(grown, self._upkeep.reserve_bytes(), body_bytes):
-            for id, _ in given:
+        if grown and not self._log.grant(sum(grown.values()), self._upkeep.reserve_bytes(), body_bytes):
+            self._upkeep.want_room()
+            for id in grown:  # and no other: its neighbours have their room
                 results[id] = ItemResult("retry", error="re-arm: the disk has no room for its payload")
         elif large:
             places = self._log.place_bodies(large)
