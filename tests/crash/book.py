@@ -41,14 +41,16 @@ class Receipt(msgspec.Struct):
     version: Version
     done: bool
     """It was answered as fired or re-armed: another receipt is a duplicate."""
+    attempt: int
 
 
 class Book:
-    """`wrong` is empty as long as everything was right."""
+    """`wrong` is empty as long as everything was right. `cramped`: a re-arm that grows may be a retry."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
         self.wrong: list[str] = []
+        self.cramped = False
         self.known: dict[str, Version] = {}
         self.generations: dict[str, int] = {}
         self._asked: dict[str, list[Version]] = {}  # since the last acknowledgement; any of these may stand
@@ -83,6 +85,12 @@ class Book:
         self._cancelled.add((id, self.generations[id]))
         self.counts["cancels"] += 1
 
+    def refused(self, id: str, version: Version) -> None:
+        """Nothing of it was done."""
+        self._asked[id].remove(version)
+        if not self._asked[id]:
+            del self._asked[id]
+
     # ---- what is received
 
     def receive(self, delivery: Delivery, timer: Mapping[str, Any], *, done: bool) -> None:
@@ -95,14 +103,16 @@ class Book:
             self.fault("cancelled yet delivered", f"{id}: received after its cancel was acknowledged")
         receipts = self._received.setdefault(id, {})
         if (before := receipts.get(generation)) is None:
-            receipts[generation] = Receipt(version, done)
+            receipts[generation] = Receipt(version, done, timer["attempt"])
             self.counts["fires"] += done
             if not id.startswith("chain"):
                 self._is_expected(id, generation, version)
             return
         if before.version != version:
             self.fault("changed", f"{id}: generation {generation} was {before.version} and is {version}")
-        if before.done:
+        if self.cramped and id.startswith("chain") and timer["attempt"] > before.attempt:
+            self.counts["re-arms without room"] += 1
+        elif before.done:
             self.counts["duplicates"] += 1
             if timer.get("possible_duplicate"):
                 self.counts["flagged"] += 1
@@ -110,6 +120,7 @@ class Book:
                 self.fault("duplicates not flagged", f"{id}: received again, generation {generation}, without a word")
         self.counts["fires"] += done and not before.done
         before.done = before.done or done
+        before.attempt = timer["attempt"]
 
     def link(self, id: str, n: int) -> None:
         """A chain was received: links come in order, and the last may come again."""

@@ -14,7 +14,7 @@ from typing import Any
 import aiohttp
 
 from tests.crash.book import CANCELLED, Book, Version
-from tests.support.cases import millis
+from tests.support.cases import chunks, millis
 from tests.support.process import Process
 from tests.support.processor import Answer, Delivery
 
@@ -31,16 +31,19 @@ CHAINS = 200
 BATCHERS, SINGLES = 3, 4
 BATCH = 200
 CANCELS = 20
+REFUSED = (503, 507)  # no room, as a whole: nothing of it was done
+REFUSED_PAUSE_S = 0.02
 HOUR_MS = 3_600_000
 
 
 class Load:
-    """One process's. `closing`: what comes is answered, and nothing is armed again."""
+    """One process's. `closing`: what comes is answered, and nothing is armed again. `refused`: for want of room."""
 
     def __init__(self, timerd: Process, rng: Random) -> None:
         self.timerd = timerd
         self.book = Book()
         self.closing = False
+        self.refused = 0
         self._rng = rng
         self._serial = 0
 
@@ -87,7 +90,8 @@ class Load:
         self.closing = True
         left = [timer for timer in await self.timerd.list() if not timer["id"].startswith("chain")]
         now = millis(time.time())
-        await self._arm([{"id": timer["id"], "type": timer["type"], "fire_at": now} for timer in left])
+        for part in chunks(left, 1_000):
+            await self._arm([{"id": timer["id"], "type": timer["type"], "fire_at": now} for timer in part])
 
     async def _caller(self, endless: Coroutine[Any, Any, None]) -> None:
         try:
@@ -113,13 +117,17 @@ class Load:
             version = self._asked(timer)
             id = timer.pop("id")
             status, result = await self.timerd.request("PUT", f"/v1/timers/{id}", timer)
+            if status in REFUSED:
+                await self._refused({id: version})
+                continue
             assert status in (200, 201), result
             self.book.armed(id, version, result["generation"])
 
     async def _cancels(self) -> None:
         while True:
             timers = [self._timer(self._fresh("gone"), far=self._rng.random() < 0.5) for _ in range(2 * CANCELS)]
-            await self._arm(timers)
+            if not await self._arm(timers):
+                continue
             ids = [timer["id"] for timer in timers[:CANCELS]]
             for id in ids:
                 self.book.ask(id, CANCELLED)
@@ -129,16 +137,27 @@ class Load:
                 if result["status"] == "cancelled" and not result["in_flight"]:
                     self.book.cancelled(result["id"])
 
-    async def _arm(self, timers: list[dict[str, Any]]) -> None:
+    async def _arm(self, timers: list[dict[str, Any]]) -> bool:
+        """Whether they were taken."""
         versions = {timer["id"]: self._asked(timer) for timer in timers if not timer["id"].startswith("chain")}
-        if not timers:
-            return
-        for result in (await self.timerd.arm(timers))["results"]:
+        status, answer = await self.timerd.request("POST", "/v1/timers", {"timers": timers})
+        if status in REFUSED:
+            await self._refused(versions)
+            return False
+        assert status == 200, answer
+        for result in answer["results"]:
             assert result["status"] in ("created", "moved"), result
             if (id := result["id"]) in versions:
                 self.book.armed(id, versions[id], result["generation"])
             else:
                 self.book.chain(id)
+        return True
+
+    async def _refused(self, versions: dict[str, Version]) -> None:
+        self.refused += 1
+        for id, version in versions.items():
+            self.book.refused(id, version)
+        await asyncio.sleep(REFUSED_PAUSE_S)
 
     def _timer(self, id: str, *, far: bool) -> dict[str, Any]:
         in_ms = self._rng.randrange(HOUR_MS, 100 * HOUR_MS) if far else self._rng.randrange(2_000)
