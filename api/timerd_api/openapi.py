@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from timerd_api import delivery, schema
+from timerd_api.access import OPEN
 from timerd_api.body import JSON, MSGPACK
 from timerd_api.problem import KINDS, MEDIA_TYPE, TYPE_PREFIX, ProblemView
 from timerd_api.values import EXPIRES
@@ -137,6 +138,9 @@ _OUTCOMES: Final = {
 _RETRY_AFTER: Final = {"description": "seconds, or an HTTP date", "schema": TEXT}
 _NO_RETRY: Final = {"description": "true: do not send this again", "schema": TEXT}
 
+_OPEN: Final = frozenset(path.decode() for path in OPEN)
+_TAKES_ANYTHING: Final = frozenset(("/metrics", "/openapi.json", "/docs"))
+"""Paths that pass over query parameters: tools that look there add their own."""
 _PATH_PARAMETERS: Final = {"id": "a timer's id, percent-encoded as one segment", "name": "a type's name"}
 
 
@@ -180,12 +184,25 @@ def _operation(call: Call) -> dict[str, Any]:
         operation["requestBody"] = {"required": True, "content": _content(call.body)}
     operation["responses"] = {str(status): _response(shape) for status, shape in call.answers.items()}
     by_status: dict[int, list[str]] = {}
-    for name in call.problems:
+    for name in dict.fromkeys((*call.problems, *_everywhere(call))):
         by_status.setdefault(KINDS[name].status, []).append(name)
     for status, names in sorted(by_status.items()):
         operation["responses"][str(status)] = _problem(", ".join(names))
     operation["responses"]["default"] = _problem("any other problem")
     return operation
+
+
+def _everywhere(call: Call) -> tuple[str, ...]:
+    """The problems that a call can have for being one: for who asks, for how, and for what of a body comes with it."""
+    if call is DELIVERY or call.path in _OPEN:
+        return ()
+    names = ("unauthorized", "forbidden")
+    if call.path in _TAKES_ANYTHING:
+        return names
+    names += ("malformed", "validation")
+    if call.body is not None or call.method == "post":  # a call that takes nothing still looks at what comes
+        names += ("unsupported-media-type", "body-too-large")
+    return names
 
 
 def _delivery() -> dict[str, Any]:
