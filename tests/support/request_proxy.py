@@ -63,6 +63,10 @@ class RequestProxy:
         self._script.append(fault)
         return fault
 
+    def forget(self) -> None:
+        """The faults that no arm has met yet are none."""
+        self._script.clear()
+
     async def __aenter__(self) -> "RequestProxy":
         self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
         return self
