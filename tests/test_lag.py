@@ -2,6 +2,7 @@
 
 from timerd.engine.timer import Timer
 from timerd.lag import SAMPLES_A_BATCH, LagSamples
+from timerd.report import LagWindow
 
 WALL = 1_764_000_000_000
 
@@ -30,4 +31,4 @@ def test_a_timer_armed_for_the_past_is_due_at_acceptance():
     lags = LagSamples()
     late = Timer(WALL - 3_600_000, (WALL - 5) * 1000, "late", "t")
     lags.add(1, WALL, [late])
-    assert lags.report(1).max_ms == 5
+    assert lags.report(1) == LagWindow(5, 5, 5)

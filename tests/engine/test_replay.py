@@ -6,7 +6,7 @@ from tests.engine.harness import DAY, SECOND, T0, Bench, failed
 from timerd.engine import shard as shard_module
 from timerd.engine.message import Close, Purge, Revive, Slice
 from timerd.engine.now import Now
-from timerd.engine.record import Armed, Cancelled, Owned
+from timerd.engine.record import Armed, Cancelled, Checkpoint, Owned, Totals
 from timerd.engine.replay import Replay
 from timerd.engine.ring import slot_of
 from timerd.engine.timer import Timer
@@ -74,6 +74,24 @@ def test_a_timer_with_a_payload_in_two_slices_and_retrying() -> None:
     bench.pass_ms(1)
     assert len(bench.take(limit=3).timers) == 1
     assert bench.shard.wake_at() == (None, None)
+
+
+def test_a_slice_is_all_that_its_slots_hold_whatever_was_there_before() -> None:
+    """A log that is written as it should be has no such slice; replay does not rest on that."""
+    gone, kept, beside = "timer-1", "timer-2", "timer-3"
+    replay = Replay(0, sorted({slot_of(id) for id in (gone, kept, beside)}), Now(T0 * 1000, 1))
+    old = [Timer(T0, n, id, "t", b"old") for n, id in enumerate((gone, kept, beside), 1)]
+    replay.feed(1, [Owned(1, T0, True), Armed(old)])
+    new = Timer(T0, 4, kept, "t", b"new one")
+    totals = {"t": Totals(armed=4, replaced=1, cancelled=1)}
+    replay.feed(2, [Checkpoint([slot_of(gone), slot_of(kept)], [new], 4, 1, 0, 0, totals)])
+    state = replay.finish()
+    assert not isinstance(state, str)
+    assert state.find(gone) is None
+    assert state.find(kept) == new
+    assert state.find(beside) == old[2]
+    assert (state.timers, state.lane("t").live, state.payload_bytes) == (2, 2, len(b"new one" + b"old"))
+    assert state.lane("t").totals == Totals(armed=4, replaced=1, cancelled=1)
 
 
 def test_replay_queues_what_is_left_and_not_what_has_been() -> None:
