@@ -43,14 +43,14 @@ Script = Callable[[Delivery], Answer | Awaitable[Answer]]
 
 
 class Processor:
-    """Listens on a free port of loopback. `answer` may be replaced at any time."""
+    """Listens on loopback, on a free port unless one is given. `answer` may be replaced at any time."""
 
-    def __init__(self, answer: Script | None = None) -> None:
+    def __init__(self, answer: Script | None = None, port: int = 0) -> None:
         self.answer: Script = answer or (lambda delivery: Answer())
         self.deliveries: list[Delivery] = []
         self.open = 0
         self.open_max = 0
-        self._port = 0
+        self._port = port
         self._changed = asyncio.Event()
         self._runner: web.AppRunner | None = None
 
