@@ -169,10 +169,8 @@ async def perturbed(each: Perturbation, load: float, seconds: float, seed: int, 
         )
         answers = {name: dict(told.requests) for name, told in (("arms", arms.told), ("moves", rig.mover.told))}
         print(f"      answers by status (0: connection lost, -1: too late): {answers}")
-        print(
-            f"      {arms.told.taken:,} acknowledged, {rig.target.fired:,} received, {rig.target.repeated:,} of them again"
-        )
-        print()
+        again = rig.target.repeated
+        print(f"      {arms.told.taken:,} acknowledged, {rig.target.fired:,} received, {again:,} of them again\n")
         return outcome
 
 

@@ -1,4 +1,4 @@
-"""Soak: the same timers go round and round, by answers and by calls, with kill -9 at random; nothing may grow or be lost.
+"""Soak: the same timers go round and round, by answers and by calls, with kill -9 at random; nothing grows or is lost.
 
 The kills come in the first two thirds of the time. The last third is one life, so that memory that grows shows: a
 process that is killed every two minutes leaks into nothing. At the end the type is paused, everything is listed, and
@@ -27,8 +27,8 @@ from tests.load.wire import TYPE, Connection, call, request
 MAX_LAG_MS: Final = 1_000
 LOOK_S: Final = 2.0
 SHOW_S: Final = 10.0
-SETTLED_S: Final = 180.0  # of the run: what is before is not part of a slope
-WARM_S: Final = 120.0  # of the last life
+SETTLED_S: Final = 180.0  # of the run, or a quarter if that is less: what is before is not part of a slope
+WARM_S: Final = 120.0  # of the last life, or a tenth of the run if that is less
 YOUNG_S: Final = 15.0  # of a life: it catches up, and its lag says nothing
 DUE_GRACE_MS: Final = 15_000
 CALM_SHARE: Final = 1 / 3
@@ -239,7 +239,7 @@ async def _run(soak: Soak, seconds: float, kill_every_s: float) -> int:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         soak.caller.close()
-    return report(soak)
+    return report(soak, seconds)
 
 
 async def _sleep(seconds: float, tasks: list["asyncio.Task[None]"]) -> None:
@@ -249,16 +249,16 @@ async def _sleep(seconds: float, tasks: list["asyncio.Task[None]"]) -> None:
         task.result()
 
 
-def report(soak: Soak) -> int:
+def report(soak: Soak, seconds: float) -> int:
     """The sum; the exit code."""
     chains, looks = soak.chains, soak.looks
     wrong = soak.wrong + [f"{count:,} x {what}" for what, count in chains.faults.items()]
     wrong += [f"timerd complains: {line}" for line in soak.server.complaints()[:3]]
     for example in chains.examples:
         print(f"fault: {example}")
-    later = [look for look in looks if look.at_s >= SETTLED_S]
+    later = [look for look in looks if look.at_s >= min(SETTLED_S, seconds / 4)]
     lines: list[tuple[str, Slope | None]] = []
-    last = [look for look in looks if look.life == soak.server.starts and look.age_s >= WARM_S]
+    last = [look for look in looks if look.life == soak.server.starts and look.age_s >= min(WARM_S, seconds / 10)]
     lines.append(("RSS within the last life", slope([x.at_s for x in last], [x.rss_bytes for x in last])))
     lives: dict[int, list[Look]] = {}
     for look in later:
@@ -291,16 +291,16 @@ def report(soak: Soak) -> int:
     lags = sorted(soak.lags)
     took = soak.recoveries
     print(f"disk: at most {most:.2f} of the live bytes")
+    caller = soak.caller
     print(
-        f"fires {soak.rounds.fired:,}, armed by calls {soak.caller.acknowledged:,}, calls refused {soak.caller.refused:,}"
+        f"fires {soak.rounds.fired:,}, armed by calls {caller.acknowledged:,}; "
+        f"calls refused {caller.refused:,}, broken {caller.broken:,}"
     )
-    print(
-        f"lag p50 {_share(lags, 50):.0f}, p99 {_share(lags, 99):.0f}, max {_share(lags, 100):.0f} ms (max_lag {MAX_LAG_MS})"
-    )
+    p50, p99, most_ms = (_share(lags, percent) for percent in (50, 99, 100))
+    print(f"lag p50 {p50:.0f}, p99 {p99:.0f}, max {most_ms:.0f} ms (max_lag {MAX_LAG_MS})")
     if took:
-        print(
-            f"{len(took)} kills; ready again after {min(took):.2f} to {max(took):.2f} s, median {statistics.median(took):.2f}"
-        )
+        median = statistics.median(took)
+        print(f"{len(took)} kills; ready again after {min(took):.2f} to {max(took):.2f} s, median {median:.2f}")
     print(f"duplicates {chains.repeated:,}, all of them announced" if chains.repeated else "duplicates 0")
     lost = sum(count for what, count in chains.faults.items() if what.startswith("lost"))
     print(f"lost {lost}, early {chains.faults['early']}")

@@ -55,7 +55,8 @@ class Connection(asyncio.Protocol):
         self._transport.write(data)
         late = asyncio.get_running_loop().call_later(timeout_s, self._give_up)
         try:
-            return await answer
+            reply: Reply = await answer
+            return reply
         finally:
             late.cancel()
 
