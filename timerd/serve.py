@@ -1,8 +1,8 @@
 """The roof: joins log, catalogue, deliveries, node and API into one process, and ends it properly.
 
-Ways to end: SIGTERM or SIGINT (stop accepting, let open deliveries end, record them: exit 0), a start that is refused
-(exit 2 to 5, one line that says why), and a log that failed (exit 70 at once, without another word to any caller: what
-is in memory is ahead of the disk then).
+Ways to end: SIGTERM, SIGINT or SIGHUP (stop accepting, let open deliveries end, record them: exit 0; before it is ready
+at once), a start that is refused (exit 2 to 5, one line that says why), and a log that failed (exit 70 at once, without
+another word to any caller: what is in memory is ahead of the disk then).
 """
 
 import asyncio
@@ -16,10 +16,9 @@ import resource
 import signal
 import socket
 import ssl
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, TextIO, cast
 
 import msgspec
 import structlog
@@ -41,6 +40,7 @@ from timerd.engine.errors import (
 from timerd.engine.instant import parse_duration
 from timerd.engine.settings import Settings
 from timerd.node import Node
+from timerd.stderr import Stderr, keep_standard_descriptors, say
 from timerd_api.app import create_app
 from timerd_api.connection import Connection, Crowd
 from timerd_api.problem import Problem
@@ -76,12 +76,15 @@ def configure_logging(level: str) -> None:
             structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"], bool_as_flag=False),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(cast(TextIO, Stderr())),
     )
 
 
 def run(config: Config) -> int:
     """Serve until told to stop; the exit code."""
+    keep_standard_descriptors()
+    for number in _stop_signals():
+        signal.signal(number, _stop_at_once)
     configure_logging(config.log_level)
     try:
         _check_listener(config)
@@ -114,8 +117,20 @@ def run(config: Config) -> int:
 
 
 def _refuse(code: int, why: str) -> int:
-    print(f"timerd: {why}", file=sys.stderr, flush=True)
+    say(f"timerd: {why}")
     return code
+
+
+def _stop_signals() -> list[int]:
+    """SIGHUP is the terminal that went away; under nohup it is to be ignored."""
+    ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    return [signal.SIGTERM, signal.SIGINT, *([] if ignored else [signal.SIGHUP])]
+
+
+def _stop_at_once(number: int, _: object) -> None:
+    """Told to stop before it is ready. A log that a start was cut short on is one that a crash was: nothing is lost."""
+    say(f"timerd: {signal.Signals(number).name} before it was ready; stopped")
+    os._exit(0)
 
 
 def _settings(config: Config) -> tuple[Settings, ApiSettings]:
@@ -265,7 +280,8 @@ async def _serve_node(config: Config, api_settings: ApiSettings, node: Node, lis
     )
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    numbers = _stop_signals()
+    for number in numbers:
         loop.add_signal_handler(number, stop.set)
     gc.collect()
     gc.freeze()
@@ -278,7 +294,7 @@ async def _serve_node(config: Config, api_settings: ApiSettings, node: Node, lis
         serving.result()  # raises what kept it from being ready
     host = f"[{config.host}]" if ":" in config.host else config.host
     scheme = "https" if config.tls_cert else "http"
-    print(f"timerd ready on {scheme}://{host}:{listener.getsockname()[1]}", file=sys.stderr, flush=True)
+    say(f"timerd ready on {scheme}://{host}:{listener.getsockname()[1]}")
     await _first(stopping, serving, node.failed)
     if node.failed.done():
         _die(node)
@@ -291,6 +307,9 @@ async def _serve_node(config: Config, api_settings: ApiSettings, node: Node, lis
     if node.failed.done():
         _die(node)
     log.info("stopped", drained=ended.result())
+    for number in numbers:  # it is over: another one must not make a kill of it
+        loop.remove_signal_handler(number)
+        signal.signal(number, signal.SIG_IGN)
     return 0
 
 
@@ -302,8 +321,7 @@ def _die(node: Node) -> None:
     """End at once. What memory says may not be on disk, so nobody must hear of it any more."""
     error = node.failed.exception()
     if isinstance(error, LogFailed):
-        print(f"timerd: the log failed and the process ends; it recovers at the next start: {error}", file=sys.stderr)
+        say(f"timerd: the log failed and the process ends; it recovers at the next start: {error}")
     else:
         log.critical("failed", exc_info=error)
-    sys.stderr.flush()
     os._exit(EXIT_FAILED)

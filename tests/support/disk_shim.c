@@ -1,9 +1,9 @@
 /* A disk that fails, and one that loses power. Between a process and libc: pwrite, fsync, fdatasync.
  *
  * DISK_SHIM names a file of one order, read at each call that it may be about:
- *     <nonce> <sync|write> <end of the file's name | dir> <largest last write> <eio|enospc|short|slow> <times> <ms>
- * A new nonce is a new order. Everything done to log and body files from the first fault on is told in "<file>.seen",
- * a line a call: "<fault|ok> <sync|write> <name>".
+ *     <nonce> <sync|write> <end of the file's name | dir> <largest last write> <what> <times> <ms>
+ * where what is eio, enospc, short, slow, or stuck: slow, and told of. A new nonce is a new order. Everything done to
+ * log and body files from the first fault on is told in "<file>.seen", a line a call: "<fault|ok> <sync|write> <name>".
  *
  * DISK_UNDO names a directory. What a write replaces is kept there, by the file's name, until a sync of that file has
  * returned: whoever kills the process can then put it back, as if the power had gone too. Names (creations,
@@ -136,7 +136,7 @@ static int synced(int file, long number) {
     struct order order;
     if (!name_of(file, path, sizeof path)) return syscall(number, file);
     if (ordered("sync", path, file < FILES ? last_write[file] : 0, &order)) {
-        if (strcmp(order.action, "slow") == 0) {
+        if (order.action[0] == 's' && order.action[1] != 'h') {
             wait_ms(order.ms);
         } else {
             errno = strcmp(order.action, "enospc") == 0 ? ENOSPC : EIO;
@@ -159,7 +159,7 @@ ssize_t pwrite64(int file, const void *data, size_t length, off64_t offset) {
     keep(file, path, offset, length);
     if (file < FILES) last_write[file] = length;
     if (ordered("write", path, length, &order)) {
-        if (strcmp(order.action, "slow") == 0) {
+        if (order.action[0] == 's' && order.action[1] != 'h') {
             wait_ms(order.ms);
         } else if (strcmp(order.action, "short") == 0) {
             if (length > 1) length /= 2;

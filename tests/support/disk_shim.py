@@ -41,6 +41,8 @@ class DiskShim:
     ) -> None:
         """From now on the next `times` calls on files whose name ends so fail (`eio`, `enospc`), are `short` or `slow`.
 
+        `stuck` is slow, too, and is among what is `seen`.
+
         `call`: "sync" or "write". `name` "dir": a directory.
         """
         self._nonce += 1
