@@ -8,26 +8,41 @@ import asyncio
 import contextlib
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.support.cases import outside, seeded, sized
+from tests.support.contained import contained
 from tests.support.process import Process
 from tests.support.processor import Processor
 
-ROUNDS = sized(20, 4)
+ROUNDS = sized(20, 3)
 REFUSED_S = 5 * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 """The five seconds of the contract are those of a machine that has nothing else to do."""
 
 
+Pair = tuple[Process, Process]
+
+
+def on_one_machine(directory: Path) -> Pair:
+    return Process(directory / "data"), Process(directory / "data")
+
+
+def in_two_containers(directory: Path) -> Pair:
+    volume = directory / "volume"
+    volume.mkdir()
+    return contained(volume, directory / "one"), contained(volume, directory / "two")
+
+
 @pytest.mark.slow
-async def test_a_second_process_is_refused_and_disturbs_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("make", [on_one_machine, in_two_containers])
+async def test_a_second_process_is_refused_and_disturbs_nothing(tmp_path: Path, make: Callable[[Path], Pair]) -> None:
     seeded()
-    data = tmp_path / "data"
     due: dict[str, float] = {}
-    second = Process(data)
-    async with Processor() as processor, Process(data) as first, contextlib.AsyncExitStack() as stack:
+    first, second = make(tmp_path)
+    async with Processor() as processor, first, contextlib.AsyncExitStack() as stack:
         stack.push_async_exit(second.__aexit__)
         await first.put_type("t", url=processor.url)
         refused = asyncio.Event()
@@ -69,18 +84,24 @@ async def is_refused(process: Process) -> None:
 
 
 @pytest.mark.slow
-async def test_of_two_starts_at_one_instant_one_lives(tmp_path: Path) -> None:
+@pytest.mark.parametrize("make", [on_one_machine, in_two_containers])
+async def test_of_two_starts_at_one_instant_one_lives(tmp_path: Path, make: Callable[[Path], Pair]) -> None:
     seeded()
+    pairs: list[Pair] = []
+    for directory in (tmp_path / "0", tmp_path / "1"):
+        directory.mkdir()
+        pairs.append(make(directory))
     for round in range(ROUNDS):
-        data = tmp_path / f"data-{round % 2}"  # a new directory, and one that there is
-        pair = [Process(data), Process(data)]
+        pair = pairs[round % 2]  # in the first rounds it is a new directory, in the others one that there is
         ready = await asyncio.gather(*(await asyncio.gather(*(process.spawn() for process in pair))))
         assert sorted(ready) == [False, True], [process.stderr for process in pair]
         winner, loser = pair if ready[0] else pair[::-1]
         assert await loser.wait(REFUSED_S) != 0
-        assert str(data) in "".join(loser.stderr)
+        assert str(loser.data) in loser.stderr[-1]
         await winner.put_type("t", url="http://127.0.0.1:9/")
         await winner.arm([{"id": f"id-{round}", "type": "t", "delay": "1h"}])
         assert len(await winner.list()) == round // 2 + 1
-        for process in pair:
-            await process.__aexit__()
+        winner.kill()
+        await winner.wait()
+    for process in (process for pair in pairs for process in pair):
+        await process.__aexit__()
