@@ -80,7 +80,30 @@ class BodyFiles:
         return [self._read(place) for place in places]
 
     def scan(self, number: int, offset: int, size: int) -> tuple[list[Body], int]:
-        """The bodies from `offset` on, about `CHUNK_BYTES` of them, and where to go on."""
+        """The bodies from `offset` on, about `CHUNK_BYTES` of them, and where to go on.
+
+        What can't be read is not among them: it stays where it is, and costs the process nothing.
+        """
+        try:
+            return self._scan(number, offset, size)
+        except OSError:
+            return [], min(offset + CHUNK_BYTES, size)
+
+    def drop(self, number: int) -> None:
+        """Delete a segment."""
+        file = self._files.pop(number, None)
+        if file is not None:
+            self._disk.close(file)
+        self._disk.unlink(self.path(number))
+        self._disk.sync_directory(self._directory)
+
+    def close(self) -> None:
+        """Close all files."""
+        for file in self._files.values():
+            self._disk.close(file)
+        self._files.clear()
+
+    def _scan(self, number: int, offset: int, size: int) -> tuple[list[Body], int]:
         file = self._file(number)
         data = self._disk.read(file, offset, min(CHUNK_BYTES, size - offset))
         found: list[Body] = []
@@ -103,20 +126,6 @@ class BodyFiles:
             found.append(Body(head.id, body.ref_of(number, head), payload if whole else None))
             at = head.end - offset
         return found, offset + at
-
-    def drop(self, number: int) -> None:
-        """Delete a segment."""
-        file = self._files.pop(number, None)
-        if file is not None:
-            self._disk.close(file)
-        self._disk.unlink(self.path(number))
-        self._disk.sync_directory(self._directory)
-
-    def close(self) -> None:
-        """Close all files."""
-        for file in self._files.values():
-            self._disk.close(file)
-        self._files.clear()
 
     def _read(self, place: BodyRef) -> bytes | None:
         # What can't be read costs its timer, not the process: the caller buries it.

@@ -65,6 +65,19 @@ async def test_a_scan_comes_in_chunks_of_about_a_mebibyte() -> None:
     assert len(chunks) >= 7
 
 
+async def test_a_scan_goes_on_behind_what_cannot_be_read() -> None:
+    disk = FakeDisk()
+    log, _ = await open_on(disk, 1 << 22)
+    places = log.place_bodies([(f"id-{n}", b"x" * 60_000) for n in range(40)])
+    await log.append([armed(0, 1)])
+    await log.close()
+    log, _ = await open_on(disk, 1 << 22)
+    disk.fail("read")
+    found = [each.place for each in await scanned(log, 1)]
+    assert found == places[-len(found) :]
+    assert 20 <= len(found) < 30, "a chunk of a mebibyte is skipped, and what lies behind it is found"
+
+
 async def test_a_start_checks_that_files_are_there_and_long_enough() -> None:
     disk = FakeDisk()
     _, places = await laid(disk)
