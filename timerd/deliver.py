@@ -19,6 +19,8 @@ Nor may a target take more than its share of the loop, or have half an answer ta
 
 import asyncio
 import zlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import lru_cache, partial
 from typing import Any, Final
 
@@ -32,6 +34,8 @@ from yarl import URL
 from timerd.ports import Answer, Request
 
 KEEP_ALIVE_S: Final = 4.0  # shorter than the 5 s after which uvicorn and node close: we let go first, and lose nothing
+STALLED_S: Final = 0.1  # a deadline that is seen so late was not looked for: the process stood still
+READ_S: Final = 0.5  # what reading everything that came meanwhile may take then
 STALE_MAX: Final = 3  # closed connections that a call puts up with; a target that closes all at once leaves many
 DNS_TTL_S: Final = 10
 DETAIL_CHARS_MAX: Final = 200
@@ -51,7 +55,7 @@ class HttpDeliver:
         """See the port. Never raises for anything that the target or the URL does."""
         body = _Body(request.body)
         try:
-            async with asyncio.timeout(request.timeout_ms / 1000):
+            async with _within(request.timeout_ms / 1000):
                 for _ in range(STALE_MAX):
                     try:
                         return await self._exchange(request, body)
@@ -99,6 +103,28 @@ class HttpDeliver:
                 auto_decompress=False,  # see _decompressed
             )
         return self._session
+
+
+@asynccontextmanager
+async def _within(seconds: float) -> AsyncIterator[None]:
+    """Raise TimeoutError when it takes longer.
+
+    When the process stood still beyond that (SIGSTOP, a paused machine), an answer that came in time may lie there
+    unread, and timers come before sockets: it is given a moment, so that no timer is delivered twice for our pause.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + seconds
+    async with asyncio.timeout(None) as limit:
+
+        def end() -> None:
+            now = loop.time()
+            limit.reschedule(now + READ_S if now - deadline > STALLED_S else now)
+
+        alarm = loop.call_at(deadline, end)
+        try:
+            yield
+        finally:
+            alarm.cancel()
 
 
 class _Body(aiohttp.BytesPayload):
