@@ -170,9 +170,10 @@ class Shard:
                 break
             slots.update(dict.fromkeys(run.slots))
             timers += run.by_id.values()
+        lsn = state.lsn + 1  # one number for all: each would be an object, and they live for long
         for slot in slots:
             del state.covered[slot]
-            state.covered[slot] = state.lsn + 1
+            state.covered[slot] = lsn
         totals = {
             name: msgspec.structs.replace(lane.totals, dropped=dict(lane.totals.dropped))
             for name, lane in state.lanes.items()
