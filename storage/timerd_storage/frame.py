@@ -27,6 +27,7 @@ END: Final = b"\xb1"
 HEADER: Final = struct.Struct("<4sIIB3xIQQQ")
 TURN: Final = 1  # the only kind of version 1: the records of one turn of one shard
 PAYLOAD_BYTES_MAX: Final = 64 << 20  # the largest request (16 MiB) and the largest slice, with ease; more is damage
+_ZEROS_FROM: Final = 13
 _CHECKED_FROM: Final = 8
 _HEAD: Final = struct.Struct("<4sI")
 _REST: Final = struct.Struct("<IB3xIQQQ")
@@ -74,6 +75,8 @@ def read(data: bytes, offset: int, position: int) -> RawFrame | None:
     end = start + length
     if marker != MARKER or at != position or length > PAYLOAD_BYTES_MAX or kind != TURN:
         return None
+    if data[offset + _ZEROS_FROM : offset + _ZEROS_FROM + 3] != bytes(3) or synced > at:
+        return None  # nothing that a writer of this version has written
     if data[end : end + 1] != END or zlib.crc32(memoryview(data)[offset + _CHECKED_FROM : end]) != checksum:
         return None
     return RawFrame(position, position + OVERHEAD_BYTES + length, shard, lsn, synced, data[start:end])
