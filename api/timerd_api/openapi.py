@@ -177,6 +177,9 @@ def _operation(call: Call) -> dict[str, Any]:
         {"name": name, "in": "path", "required": True, "description": _PATH_PARAMETERS[name], "schema": TEXT}
         for name in named
     ] + [{"name": p.name, "in": p.place, "description": p.description, "schema": p.schema} for p in call.parameters]
+    for parameter in parameters:
+        if parameter["in"] == "query":
+            parameter["allowEmptyValue"] = True  # as if it were left out
     operation: dict[str, Any] = {"summary": call.summary, "operationId": _operation_id(call)}
     if parameters:
         operation["parameters"] = parameters
