@@ -31,6 +31,7 @@ class History:
         self.bodies: dict[BodyRef, bytes] = {}  # acknowledged by the append that followed
         self.trimmed: dict[int, int] = {}  # shard -> all lsns before this one may be gone
         self.crashes = 0
+        self.appending = False
 
     async def live(self) -> None:
         """One process: replay, check, work, and end in one of several ways."""
@@ -53,6 +54,7 @@ class History:
         """The process is gone, with its tasks; the disk keeps what it keeps."""
         worker.kill()
         self.disk.on_call = None
+        self.appending = False
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         await asyncio.gather(*tasks, return_exceptions=True)
         if self.random.random() < 0.5:
@@ -78,10 +80,12 @@ class History:
     async def append(self, log: FileLog) -> None:
         payloads = [self.random.randbytes(self.random.randint(0, 3000)) for _ in range(self.random.randint(0, 2))]
         places = log.place_bodies([(f"body-{n}", payload) for n, payload in enumerate(payloads)])
-        size = self.random.choice([1, 1, 5, 60, 400])
+        size = self.random.choice([1, 1, 5, 60, 200, 400])
         shards = self.random.sample(range(SHARDS), self.random.randint(1, SHARDS))
         self.open = [armed(shard, self.next_lsn(shard), size) for shard in shards]
+        self.appending = True
         await log.append(self.open)
+        self.appending = False
         self.acknowledged += self.open
         self.open = []
         self.bodies.update(zip(places, payloads, strict=True))
@@ -91,12 +95,15 @@ class History:
         return max(held + 1, self.trimmed.get(shard, 1))
 
     def trap(self) -> Any:
-        """Once in a while a verb ends the process, or fails."""
-        left = self.random.randint(1, 300)
+        """Once in a while a verb ends the process, or fails: any verb, or one of an append, so that writes are torn."""
+        of_appends = self.random.random() < 0.5
+        left = self.random.randint(1, 40 if of_appends else 300)
         cut = self.random.random() < 0.7
 
         def on_call(verb: str, path: object) -> None:
             nonlocal left
+            if of_appends and not self.appending:
+                return
             left -= 1
             if left == 0 and cut:
                 raise ProcessEnded
