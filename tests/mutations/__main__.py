@@ -23,6 +23,7 @@ def main() -> int:
     parser.add_argument("--only", metavar="NAME", action="append", help="this one; may be given several times")
     parser.add_argument("--list", action="store_true", help="say what there is, and run nothing")
     parser.add_argument("--jobs", type=int, default=1, help="so many at a time")
+    parser.add_argument("--seeds", type=int, help="give the simulator at most so many")
     asked = parser.parse_args()
     chosen = [mutation for mutation in ALL if not asked.only or mutation.name in asked.only]
     if unknown := set(asked.only or ()) - {mutation.name for mutation in chosen}:
@@ -34,7 +35,7 @@ def main() -> int:
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="timerd-mutations-") as scratch, ThreadPoolExecutor(asked.jobs) as pool:
         verdicts = []
-        for verdict in pool.map(Bench(Path(scratch)).try_out, chosen):
+        for verdict in pool.map(Bench(Path(scratch), seeds=asked.seeds).try_out, chosen):
             verdicts.append(verdict)
             print(f"{verdict.seconds:6.1f} s  {verdict.mutation.name}: {verdict.by[:200]}", file=sys.stderr, flush=True)
     print(table(verdicts))

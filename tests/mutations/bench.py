@@ -48,10 +48,12 @@ class Verdict(NamedTuple):
 
 
 class Bench:
-    """A snapshot of the tree, and copies of it. To be closed."""
+    """A snapshot of the tree, and copies of it."""
 
-    def __init__(self, scratch: Path, root: Path = ROOT) -> None:
+    def __init__(self, scratch: Path, root: Path = ROOT, seeds: int | None = None) -> None:
+        """`scratch` is an empty directory. `seeds`: at most so many, whatever a mutation asks for."""
         self._scratch = scratch
+        self._most = seeds
         self._plain = scratch / "plain"
         shutil.copytree(root, self._plain, ignore=LEFT_OUT)
         compileall.compile_dir(self._plain, quiet=2)
@@ -81,7 +83,7 @@ class Bench:
     def _judge(self, mutation: Mutation, tree: Path) -> Verdict:
         check = mutation.check
         if isinstance(check, Simulator):
-            return self._simulate(mutation, tree, check.seeds)
+            return self._simulate(mutation, tree, min(check.seeds, self._most or check.seeds))
         kind = kind_of(check.select[0])
         code, said, seconds = _run(tree, _pytest(*check.select))
         failed = re.search(r"^FAILED (.+?)(?: - .*)?$", said, re.MULTILINE)

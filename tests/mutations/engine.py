@@ -75,7 +75,7 @@ ended = [timer.id for timer in rearmed]
         "timerd/engine/settling.py",
         "            if (held := state.held.pop(timer.id, None)) is not None:\n",
         "            if timer.state == IN_FLIGHT and (held := state.held.pop(timer.id, None)) is not None:\n",
-        Simulator(60),
+        Simulator(150),
     ),
     Mutation(
         "cancel-answered-at-once",
@@ -108,7 +108,7 @@ ended = [timer.id for timer in rearmed]
         "timerd/engine/arming.py",
         "        and _same_payload(old.payload, new.payload)\n",
         "",
-        Simulator(60),
+        Simulator(150),
     ),
     Mutation(
         "earliest-and-latest-mixed-up",
@@ -124,7 +124,24 @@ ended = [timer.id for timer in rearmed]
         "timerd/engine/arming.py",
         "    repeats = len(set(ids)) != len(ids)\n",
         "    repeats = False\n",
-        Simulator(60),
+        Pytest(
+            "tests/engine/test_arming.py",
+            because="the timer that comes of it is the right one, and only the answer is wrong",
+        ),
+    ),
+    Mutation(
+        "results-in-the-order-of-shards",
+        "the results of an arm over several shards are put behind one another",
+        "timerd/gathering.py",
+        """\
+        for index, result in zip(part.indexes, answer.results or (), strict=True):
+            results[index] = result
+""",
+        """\
+        at = results.index(None)
+        results[at : at + len(part.indexes)] = answer.results or ()
+""",
+        Simulator(20),
     ),
     Mutation(
         "generation-from-the-wall-alone",
@@ -168,7 +185,11 @@ ended = [timer.id for timer in rearmed]
         "timerd/engine/lane.py",
         "self.waiting[0][0] <= now.boot_ms and self.ready_count",
         "self.waiting[0][0] <= now.wall_ms and self.ready_count",
-        Simulator(60),
+        Pytest(
+            "tests/engine/test_lane.py",
+            "tests/engine/test_settling.py",
+            because="it judges when first attempts go, and not retries",
+        ),
         (
             Edit(
                 "timerd/engine/state.py",

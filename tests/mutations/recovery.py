@@ -11,7 +11,7 @@ PLANTED: Final = (
         "timerd/engine/shard.py",
         "            timers += run.by_id.values()\n",
         "            timers += [timer for timer in run.by_id.values() if timer.id not in state.blocked]\n",
-        Simulator(60),
+        Simulator(150),
     ),
     Mutation(
         "last-from-the-timers",
@@ -51,7 +51,10 @@ PLANTED: Final = (
         "timerd/engine/state.py",
         "            for id in ids:\n                old = run.by_id.pop(id)\n",
         "            for id in ids[:0]:\n                old = run.by_id.pop(id)\n",
-        Simulator(60),
+        Pytest(
+            "tests/engine/test_replay.py",
+            because="in a log that is written as it should be a slice says what its slots hold anyhow",
+        ),
     ),
     Mutation(
         "ready-in-the-log",
@@ -67,7 +70,10 @@ PLANTED: Final = (
         "timerd/engine/shard.py",
         "if not self._draft.flights and not self._draft.forgets:",
         "if not self._draft.flights:",
-        Simulator(60),
+        Pytest(
+            "tests/engine/test_settling.py",
+            because="it excuses what is not flagged once retries are kept in memory alone",
+        ),
     ),
     Mutation(
         "trim-one-frame-too-far",
@@ -104,7 +110,10 @@ PLANTED: Final = (
         "storage/timerd_storage/frame.py",
         "if data[end : end + 1] != END or zlib.crc32(memoryview(data)[offset + _CHECKED_FROM : end]) != checksum:",
         "if data[end : end + 1] != END:",
-        Simulator(60),
+        Pytest(
+            "tests/storage/test_crash_property.py",
+            because="its frames are small, and a small frame is on disk whole or not at all",
+        ),
     ),
     Mutation(
         "tail-not-cut",
@@ -112,7 +121,9 @@ PLANTED: Final = (
         "storage/timerd_storage/file_log.py",
         'await self._worker.run(held.cut, self._disk, len(data.rstrip(b"\\0")))',
         "await self._worker.run(held.cut, self._disk, held.offset)",
-        Simulator(60),
+        Pytest(
+            "tests/crash/test_damage.py", because="what is left there harms only when it fits what is written later"
+        ),
     ),
     Mutation(
         "torn-tail-written-behind",
@@ -120,7 +131,10 @@ PLANTED: Final = (
         "storage/timerd_storage/file_log.py",
         "        if torn or not self._segments:\n",
         "        if not self._segments:\n",
-        Simulator(60),
+        Pytest(
+            "tests/crash/test_damage.py",
+            because="the cut is made durable, so it takes damage at that very place to see the difference",
+        ),
     ),
     Mutation(
         "damage-taken-for-a-torn-tail",
