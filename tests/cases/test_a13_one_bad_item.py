@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cases import outside, receipts, repeated, seeded, sized, stamp
+from tests.support.cases import each, outside, receipts, repeated, seeded, sized, stamp
 from tests.support.process import Process
 from tests.support.processor import Answer, Delivery, Processor
 
@@ -51,11 +51,23 @@ class NotJson:
         return Answer()
 
 
+SCRIPTS: dict[str, Callable[[Delivery], Answer]] = {
+    "named": named, "whole": whole, "foreign": foreign, "not-json": NotJson(),
+}  # fmt: skip
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("script", [named, whole, foreign, NotJson()], ids=["named", "whole", "foreign", "not json"])
-async def test_neighbours_of_a_bad_item_are_delivered(tmp_path: Path, script: Callable[[Delivery], Answer]) -> None:
+async def test_neighbours_of_a_bad_item_are_delivered(tmp_path: Path) -> None:
     seeded()
-    async with Processor(script) as processor, Process(tmp_path / "data") as timerd:
+
+    async def run(name: str) -> None:
+        await neighbours_are_delivered(tmp_path / name, SCRIPTS[name])
+
+    await each(run, SCRIPTS)
+
+
+async def neighbours_are_delivered(data: Path, script: Callable[[Delivery], Answer]) -> None:
+    async with Processor(script) as processor, Process(data) as timerd:
         await timerd.put_type("t", url=processor.url, batch_size=ITEMS, max_lag=MAX_LAG_S, retry=RETRY)
         begin = time.time() + 0.5
         items = {f"ok-{n}" for n in range(ITEMS - 1)}

@@ -17,8 +17,8 @@ from tests.support.processor import Answer, Delivery, Processor
 from tests.support.proxy import Proxy
 
 TIMERS = sized(20_000, 4_000)
-OVER_S = sized(20.0, 8.0)
-KILLS = sized(20, 5)
+OVER_S = sized(20.0, 6.0)
+KILLS = sized(20, 4)
 BATCH = sized(200, 50)
 ANSWER_S = 0.2
 SLOTS = 4
