@@ -159,11 +159,11 @@ class Dispatch:
             for command in commands:
                 match command:
                     case SendTake(shard, take):
-                        self._runner.send(shard, take)
+                        self._runner.send_ahead(shard, take)
                     case SendSettle(shard, settle):
                         if settle.batch_no not in sizes:
                             sizes[settle.batch_no] = self._settle_bytes(settle.results)
-                        self._runner.send(shard, settle, sizes[settle.batch_no])
+                        self._runner.send_ahead(shard, settle, sizes[settle.batch_no])
                     case Post(batch):
                         self._start(batch)
                     case PauseType(name, reason):
@@ -238,7 +238,7 @@ class Dispatch:
         for shard, timers in by_shard.items():
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             message: Message = BodyLost(batch_no, timers, "its payload can't be read", future.set_result)
-            self._runner.send(shard, message)
+            self._runner.send_ahead(shard, message)
             await future
 
     def _store_payloads(self, batch: Batch, outcome: Accepted) -> Accepted:

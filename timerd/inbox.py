@@ -1,38 +1,59 @@
-"""What waits for one shard's next turn: first in, first out, and bounded."""
+"""What waits for one shard's next turn: bounded in bytes and in time, deliveries first, each kind first in, first out.
+
+Arms and the like may come faster than they can be stored. What is accepted then only waits, and who asked has given up
+before it is done, asks again, and waits behind it: so the wait is bounded as well as the memory. A delivery under way
+does not queue behind them: what is due must not be late because much is being armed. Nothing that waits here has been
+answered, so whoever asked can't tell the order.
+"""
 
 from collections import deque
 from typing import Final
 
 from timerd.engine.message import Message
 
-INBOX_BYTES_MAX: Final = 32 << 20  # a second or two of arms at full speed; beyond it callers are told to come back
-TURN_BYTES_MAX: Final = 1 << 20  # a turn gathers this much, or one message
+INBOX_BYTES_MAX: Final = 32 << 20  # about a second of arms with small payloads at full speed
+WAIT_MS_MAX: Final = 2_000  # of what is next: longer than a disk hiccups, and shorter than callers have patience
+TURN_BYTES_MAX: Final = 1 << 20  # a turn gathers this much, or one message of each kind
 
 
 class Inbox:
-    """Messages and their sizes in bytes, as their senders put them."""
+    """Messages and their sizes in bytes, as their senders put them. Times are boot ms."""
 
     def __init__(self) -> None:
-        self._messages: deque[tuple[Message, int]] = deque()
+        self._ahead: deque[tuple[Message, int]] = deque()
+        self._messages: deque[tuple[Message, int, int]] = deque()  # (message, bytes, since when it waits)
         self.bytes = 0
 
     def __bool__(self) -> bool:
-        return bool(self._messages)
+        return bool(self._messages or self._ahead)
 
-    def has_room(self, size: int) -> bool:
+    def has_room(self, size: int, now_ms: int) -> bool:
         """Whether a caller's message of `size` may come in. One message always may, if nothing waits."""
-        return not self._messages or self.bytes + size <= INBOX_BYTES_MAX
+        if not self._messages:
+            return True
+        return self.bytes + size <= INBOX_BYTES_MAX and now_ms - self._messages[0][2] <= WAIT_MS_MAX
 
-    def put(self, message: Message, size: int) -> None:
+    def put(self, message: Message, size: int, now_ms: int) -> None:
         """Add a message. Callers' messages ask `has_room` first; the service's own are few and always come in."""
-        self._messages.append((message, size))
+        self._messages.append((message, size, now_ms))
+        self.bytes += size
+
+    def put_ahead(self, message: Message, size: int) -> None:
+        """Add a step of a delivery: no more of them than deliveries may be under way."""
+        self._ahead.append((message, size))
         self.bytes += size
 
     def gather(self, room: int = TURN_BYTES_MAX) -> list[Message]:
-        """Take the messages of one turn: up to `room` bytes, or one."""
+        """Take the messages of one turn: up to `room` bytes, or one of each kind."""
         gathered: list[Message] = []
-        while self._messages and (not gathered or self._messages[0][1] <= room):
-            message, size = self._messages.popleft()
+        while self._ahead and (not gathered or self._ahead[0][1] <= room):
+            message, size = self._ahead.popleft()
+            gathered.append(message)
+            room -= size
+            self.bytes -= size
+        ahead = len(gathered)
+        while self._messages and (len(gathered) == ahead or self._messages[0][1] <= room):
+            message, size, _ = self._messages.popleft()
             gathered.append(message)
             room -= size
             self.bytes -= size

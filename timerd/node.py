@@ -45,7 +45,7 @@ from timerd.engine.message import (
 from timerd.engine.ring import RingTable, slot_of
 from timerd.engine.settings import Settings
 from timerd.engine.shard import Shard
-from timerd.engine.timer import INLINE_PAYLOAD_BYTES, Timer, TimerType
+from timerd.engine.timer import INLINE_PAYLOAD_BYTES, BodyRef, Timer, TimerType
 from timerd.gathering import Gathering, merge_arm, split_arm
 from timerd.pages import BEGINNING, page_token_of, read_token
 from timerd.payloads import with_bodies
@@ -57,6 +57,7 @@ from timerd.upkeep import Upkeep
 
 PAUSE_AGAIN_S: Final = 1.0  # between two attempts to store that a type is paused
 PAGE_ROUNDS: Final = 8  # times all shards are asked for one page; then it may be short
+PAGE_BYTES_MAX: Final = 4 << 20  # of payloads in one page, or one timer: a thousand large ones would be 64 MiB
 
 Views = list[TimerView]
 
@@ -379,7 +380,7 @@ class Node:
         return None
 
     def _overloaded(self) -> Refused:
-        return Refused("overloaded", "more is being asked than can be stored in a second", retry_after_s=1)
+        return Refused("overloaded", "more is being asked than can be stored in two seconds", retry_after_s=1)
 
     def _place_bodies(self, large: Sequence[tuple[Timer, bytes]]) -> Callable[[], None]:
         """Put large payloads apart. Their segments must stay until what is returned is called: the arm is stepped."""
@@ -412,8 +413,8 @@ class Node:
             found += sorted(seen, key=lambda item: (item[0], item[1].id))
             if upto is None or len(found) >= page_size:
                 break
-        if len(found) > page_size:
-            found = found[:page_size]
+        if len(found) > (count := _fitting(found, page_size)):
+            found = found[:count]
             upto = (found[-1][0], found[-1][1].id)
         views = await self._with_bodies([view for _, view in found])
         return views, None if upto is None else page_token_of(upto)
@@ -433,6 +434,17 @@ class Node:
     async def list(self, filter: Filter, page_size: int, page_token: str | None) -> tuple[Views, str | None] | Refused:
         """A page of timers in the order of (slot, id): stable whatever fires meanwhile."""
         return await self._pages(page_size, page_token, lambda after, token: List(filter, after, page_size, token))
+
+
+def _fitting(found: Sequence[tuple[int, TimerView]], count: int) -> int:
+    """How many of these, at most `count` and at least one, have payloads that fit a page."""
+    room = PAGE_BYTES_MAX
+    for index, (_, view) in enumerate(found[:count]):
+        payload = view.payload
+        room -= payload.length if isinstance(payload, BodyRef) else len(payload or b"")
+        if room < 0 and index:
+            return index
+    return min(count, len(found))
 
 
 def _large_payloads(timers: Sequence[Timer]) -> list[tuple[Timer, bytes]]:

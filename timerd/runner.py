@@ -47,11 +47,18 @@ class Runner:
 
     def has_room(self, sizes: Iterable[tuple[int, int]]) -> bool:
         """Whether messages of these (shard, bytes) may come in, all together."""
-        return all(self._inboxes[shard].has_room(size) for shard, size in sizes)
+        now_ms = self._clock.now().boot_ms
+        return all(self._inboxes[shard].has_room(size, now_ms) for shard, size in sizes)
 
     def send(self, shard: int, message: Message, size: int = 64) -> None:
         """Put a message into a shard's inbox. `size`: about the bytes it will take in the log."""
-        self._inboxes[shard].put(message, size)
+        self._inboxes[shard].put(message, size, self._clock.now().boot_ms)
+        self._rung.add(shard)
+        self._bell.set()
+
+    def send_ahead(self, shard: int, message: Message, size: int = 64) -> None:
+        """The same for a step of a delivery: it waits behind none but its like."""
+        self._inboxes[shard].put_ahead(message, size)
         self._rung.add(shard)
         self._bell.set()
 
