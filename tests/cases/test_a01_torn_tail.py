@@ -14,11 +14,11 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from tests.support.cases import seeded, stamp
+from tests.support.cases import seeded, sized, stamp
 from tests.support.process import Process
 from tests.support.processor import Processor
 
-TIMERS = 2_000
+TIMERS = sized(2_000, 1_000)
 LATER = 600
 TAILS: dict[str, Callable[[bytes, random.Random], bytes]] = {
     "half a record": lambda record, _: record[: len(record) // 2],

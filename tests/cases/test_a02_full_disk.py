@@ -20,7 +20,7 @@ from tests.support.small_disk import fill, small_disk
 DISK_BYTES = 16 << 20
 BALLAST_BYTES = 6 << 20
 DUE_WHILE_FULL = 50
-FULL_S = sized(20.0, 5.0)
+FULL_S = sized(20.0, 4.0)
 AFTER = 500
 PAYLOAD_BYTES_MAX = 3_000  # below and above what lies in the frame itself, across blocks
 REFUSED_PAUSE_S = 0.02

@@ -15,10 +15,10 @@ from tests.support.cases import instant, millis, seeded, sized
 from tests.support.process import Process
 from tests.support.processor import Processor
 
-DONE = sized(10_000, 2_000)
+DONE = sized(10_000, 1_500)
 FAR = 5
 LIVE = 500
-CHURN = sized(50_000, 10_000)
+CHURN = sized(50_000, 6_000)
 FAR_S = 60 * 86_400
 MAX_LAG_S = 0.5
 ROUNDS = sized(3, 2)

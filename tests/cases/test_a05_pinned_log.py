@@ -16,7 +16,7 @@ from tests.support.process import Process
 from tests.support.processor import Processor
 
 IDS = 2_000
-REARMS = sized(500_000, 30_000)
+REARMS = sized(500_000, 20_000)
 SAMPLES = sized(200, 40)
 REQUEST = 100  # its bodies fill the smallest segment
 SMALLEST_BYTES = 65_536

@@ -7,6 +7,7 @@ A job added while the scheduler slept towards a far wake-up, or just before it l
 import asyncio
 import time
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -26,15 +27,7 @@ async def armed(timerd: Process, id: str, delay_s: float) -> float:
     return instant(answer["results"][0]["fire_at"])
 
 
-@pytest.mark.slow
-async def test_an_earlier_timer_wakes_an_idle_shard(tmp_path: Path) -> None:
-    async def run(id: str) -> None:
-        await wakes(tmp_path / id, id)
-
-    await each(run, ["another", "far"])
-
-
-async def wakes(data: Path, id: str) -> None:
+async def an_earlier_timer_wakes(data: Path, id: str) -> None:
     """A timer an hour away, and then this one."""
     async with Processor() as processor, Process(data, "--shards", "1") as timerd:
         await timerd.put_type("t", url=processor.url, max_lag=0)
@@ -47,12 +40,10 @@ async def wakes(data: Path, id: str) -> None:
         assert not outside(processor, due, max_lag_s=0)
 
 
-@pytest.mark.slow
-async def test_no_wakeup_is_lost_on_the_way_to_sleep(tmp_path: Path) -> None:
-    rng = seeded()
+async def none_is_lost_on_the_way_to_sleep(data: Path, rng: Random) -> None:
     due: dict[str, float] = {}
 
-    async with Processor() as processor, Process(tmp_path / "data", "--shards", "1") as timerd:
+    async with Processor() as processor, Process(data, "--shards", "1") as timerd:
         await timerd.put_type("t", url=processor.url, max_lag=0)
         await armed(timerd, "far", 3600)
 
@@ -68,3 +59,14 @@ async def test_no_wakeup_is_lost_on_the_way_to_sleep(tmp_path: Path) -> None:
         assert not outside(processor, due, max_lag_s=0)
         assert lates[len(lates) * 95 // 100] < USUAL_LATE_S
         assert set(processor.counts.values()) == {1}
+
+
+@pytest.mark.slow
+async def test_a_sleeping_shard_is_woken(tmp_path: Path) -> None:
+    rng = seeded()
+
+    async def run(name: str) -> None:
+        data = tmp_path / name
+        await (none_is_lost_on_the_way_to_sleep(data, rng) if name == "rounds" else an_earlier_timer_wakes(data, name))
+
+    await each(run, ["another", "far", "rounds"])

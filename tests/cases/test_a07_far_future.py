@@ -6,11 +6,12 @@ the loop threw on every turn or ended (twisted/twisted #6259, aio-libs/aiohttp #
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
-from tests.support.cases import instant, millis, outside, seeded, sized, stamp
+from tests.support.cases import each, instant, millis, outside, seeded, sized, stamp
 from tests.support.process import Process
 from tests.support.processor import Processor
 
@@ -30,15 +31,15 @@ FAR_S = {
 }
 END = "9999-12-31T23:59:59Z"
 NEVER = {"id": "never", "type": "t", "fire_at": END}
-IDLE_S = sized(30.0, 4.0)
+IDLE_S = sized(30.0, 2.5)
+NEAR_S = sized(2.0, 1.0)
+STARTS = sized(("first", "killed", "stopped"), ("first", "killed"))
 CPU_SHARE_MAX = 0.05
 MAX_LAG_S = 0.5
 
 
-@pytest.mark.slow
-async def test_far_timers_cost_nothing_and_stop_nothing(tmp_path: Path) -> None:
-    seeded()
-    async with Processor() as processor, Process(tmp_path / "data") as timerd:
+async def far_timers_cost_nothing_and_stop_nothing(data: Path) -> None:
+    async with Processor() as processor, Process(data) as timerd:
         await timerd.put_type("t", url=processor.url, max_lag=MAX_LAG_S)
         now = time.time()
         asked = {id: millis(now + far_s) for id, far_s in FAR_S.items()}
@@ -47,7 +48,7 @@ async def test_far_timers_cost_nothing_and_stop_nothing(tmp_path: Path) -> None:
         assert status == 422, "beyond the documented horizon"
         assert answer["type"].endswith("/horizon-exceeded"), answer
         due = {}
-        for start in ("first", "killed", "stopped"):
+        for start in STARTS:
             if start == "killed":
                 await timerd.kill_and_start()
             elif start == "stopped":
@@ -58,7 +59,7 @@ async def test_far_timers_cost_nothing_and_stop_nothing(tmp_path: Path) -> None:
             used_s = timerd.cpu_s() - used_s
             print(f"{start}: {used_s:.2f} s CPU in {IDLE_S} s")
             assert used_s < CPU_SHARE_MAX * IDLE_S
-            answer = await timerd.arm([{"id": start, "type": "t", "fire_at": stamp(time.time() + 2)}])
+            answer = await timerd.arm([{"id": start, "type": "t", "fire_at": stamp(time.time() + NEAR_S)}])
             due[start] = instant(answer["results"][0]["fire_at"])
             await processor.until(lambda: processor.ids >= due.keys())
             assert not outside(processor, due, max_lag_s=MAX_LAG_S)
@@ -68,12 +69,9 @@ async def test_far_timers_cost_nothing_and_stop_nothing(tmp_path: Path) -> None:
         assert not timerd.complaints()
 
 
-@pytest.mark.slow
-async def test_the_end_of_the_calendar_is_no_end_where_the_horizon_allows_it(tmp_path: Path) -> None:
+async def the_end_of_the_calendar_is_no_end(data: Path) -> None:
     """An operator may move the horizon as far as times are written."""
-    seeded()
-    options = ("--max-horizon", "2950000d")
-    async with Processor() as processor, Process(tmp_path / "data", *options) as timerd:
+    async with Processor() as processor, Process(data, "--max-horizon", "2950000d") as timerd:
         await timerd.put_type("t", url=processor.url, max_lag=0)
         await timerd.arm([NEVER])
         for n in range(2):
@@ -85,3 +83,13 @@ async def test_the_end_of_the_calendar_is_no_end_where_the_horizon_allows_it(tmp
             await timerd.kill_and_start()
         assert set(processor.counts) == {"near-0", "near-1"}
         assert not timerd.complaints()
+
+
+@pytest.mark.slow
+async def test_a_far_timer_breaks_nothing(tmp_path: Path) -> None:
+    seeded()
+
+    async def run(story: Callable[[Path], Awaitable[None]]) -> None:
+        await story(tmp_path / story.__name__)
+
+    await each(run, [far_timers_cost_nothing_and_stop_nothing, the_end_of_the_calendar_is_no_end])

@@ -21,7 +21,7 @@ ATTEMPTS = 4
 MAX_LAG_S = 0.2
 RETRY = {"max_attempts": ATTEMPTS, "min_backoff": "150ms", "max_backoff": "2s", "multiplier": 2, "jitter": 0.1}
 UNRELATED_A_SECOND = 20
-UNRELATED_S = sized(10, 4)
+UNRELATED_S = sized(10, 3)
 
 
 def named(delivery: Delivery) -> Answer:

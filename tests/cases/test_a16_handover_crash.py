@@ -17,7 +17,7 @@ from tests.support.processor import Answer, Delivery, Processor
 from tests.support.proxy import Proxy
 
 TIMERS = sized(20_000, 4_000)
-OVER_S = sized(20.0, 6.0)
+OVER_S = sized(20.0, 5.0)
 KILLS = sized(20, 4)
 BATCH = sized(200, 50)
 ANSWER_S = 0.2
@@ -65,7 +65,7 @@ async def test_a_crash_at_any_moment_loses_nothing_that_was_due(tmp_path: Path) 
 @pytest.mark.slow
 async def test_an_answer_that_was_never_read_is_no_loss(tmp_path: Path) -> None:
     seeded()
-    rounds = sized(20, 3)
+    rounds = sized(20, 2)
     async with Processor() as processor, Proxy(processor.url) as proxy, Process(tmp_path / "data") as timerd:
         await timerd.put_type("t", url=proxy.url, batch_size=BATCH, max_lag=0, max_in_flight=SLOTS)
 

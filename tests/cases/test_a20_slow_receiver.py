@@ -17,9 +17,9 @@ from tests.support.processor import Answer, Delivery, Processor
 
 SLOW = 2_000
 SLOW_BATCH = 10
-SLOW_S = sized(30.0, 3.0)
+SLOW_S = sized(30.0, 2.0)
 SLOTS = 16
-WATCHED_S = sized(180, 6)
+WATCHED_S = sized(180, 5)
 FAST_A_SECOND = 50
 FAST_LAG_S = 0.5
 ARMS_A_SECOND = 100
