@@ -59,7 +59,6 @@ EXIT_CORRUPT: Final = 4
 EXIT_REFUSED: Final = 5
 EXIT_FAILED: Final = 70
 DESCRIPTORS_MAX: Final = 65_536
-BACKLOG_MAX: Final = 2_048  # all accepted in one turn of the loop, each with a descriptor
 CLOSE_REQUESTS_S: Final = 5  # requests in progress at a stop get this long
 GC_THRESHOLD: Final = (100_000, 20, 50)  # timers are invisible to the collector; requests make little that is cyclic
 
@@ -259,13 +258,11 @@ async def _put_types(node: Node, config: Config) -> None:
 
 
 async def _serve_node(config: Config, api_settings: ApiSettings, node: Node, listener: socket.socket) -> int:
-    connections_max = _connections_max()
-    crowd = Crowd(connections_max, lambda: node.clock.now().wall_ms)
+    crowd = Crowd(_connections_max(), lambda: node.clock.now().wall_ms)
     server = _Server(
         uvicorn.Config(
             create_app(node, api_settings),
             http=cast(Any, functools.partial(Connection, crowd=crowd)),
-            backlog=min(BACKLOG_MAX, connections_max // 2),
             ws="none",
             lifespan="off",
             access_log=False,

@@ -28,6 +28,7 @@ from timerd_api.items import Items
 from timerd_api.problem import INTERNAL_ERROR, METHOD_NOT_ALLOWED, NOT_FOUND, Problem
 from timerd_api.service import Service
 from timerd_api.settings import ApiSettings
+from timerd_api.turns import Turns
 from timerd_api.values import Query
 
 NOW_HEADER: Final = b"timerd-now"
@@ -138,9 +139,10 @@ def _surface(service: Service, intake: Intake, failures: _Failures) -> FastAPI:
     document = openapi.document()
     contract, page = openapi.encoded(), contract_page.render(document)
     app = FastAPI(title="timerd", openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
-    timers.add_routes(app.router, service, intake)
+    turns = Turns()
+    timers.add_routes(app.router, service, intake, turns)
     types.add_routes(app.router, service, intake)
-    dead_letters.add_routes(app.router, service, intake)
+    dead_letters.add_routes(app.router, service, intake, turns)
     operations.add_routes(app.router, service)
 
     @app.get("/openapi.json")

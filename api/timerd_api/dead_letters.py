@@ -20,6 +20,7 @@ from timerd_api.schema import (
 )
 from timerd_api.service import Service
 from timerd_api.timers import checked_ids
+from timerd_api.turns import Turns
 from timerd_api.values import TYPE_NAME_FAULT, Query, expires_at, is_type_name
 
 Act = Callable[[list[str] | None, str | None, int | None], Awaitable[int | Refused]]
@@ -54,7 +55,7 @@ def _chosen(asked: DeadLetterRequest) -> tuple[list[str] | None, str | None]:
     return (None if ids is None else checked_ids(ids)), type
 
 
-def add_routes(router: APIRouter, service: Service, intake: Intake) -> None:
+def add_routes(router: APIRouter, service: Service, intake: Intake, turns: Turns) -> None:
     """Add the routes of dead letters."""
     form = Form(DeadLetterRequest)
 
@@ -75,8 +76,10 @@ def add_routes(router: APIRouter, service: Service, intake: Intake) -> None:
         type = query.type_name("type")
         page_size = query.number("page_size", 1, PAGE_SIZE_MAX, PAGE_SIZE)
         query.check()
-        views, token = granted(await service.list_dead(type, page_size, query.text("page_token")))
-        return answer(request, DeadLetterPage([dead_letter(view) for view in views], UNSET if token is None else token))
+        async with turns:
+            views, token = granted(await service.list_dead(type, page_size, query.text("page_token")))
+            letters = [dead_letter(view) for view in views]
+            return answer(request, DeadLetterPage(letters, UNSET if token is None else token))
 
     @router.post("/v1/dead-letters:replay")
     async def replay_dead_letters(request: Request) -> Response:

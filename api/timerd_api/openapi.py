@@ -75,8 +75,9 @@ _ARM: Final = ("validation", "unknown-type", "horizon-exceeded", *_WRITE)
 CALLS: Final = (
     Call("post", "/v1/timers", "Arm timers, all or none", {200: schema.ArmAnswer}, schema.ArmRequest,
          (_EXPIRES, _PREFER), _ARM),
-    Call("get", "/v1/timers", "List timers", {200: schema.TimerPage}, None, _LIST, ("validation",)),
-    Call("get", "/v1/timers:next", "The soonest due", {200: schema.TimerPage}, None, _NEXT, ("validation",)),
+    Call("get", "/v1/timers", "List timers", {200: schema.TimerPage}, None, _LIST, ("validation", "overloaded")),
+    Call("get", "/v1/timers:next", "The soonest due", {200: schema.TimerPage}, None, _NEXT,
+         ("validation", "overloaded")),
     Call("post", "/v1/timers:cancel", "Cancel timers", {200: schema.CancelAnswer}, schema.CancelRequest,
          (_EXPIRES,), ("validation", *_WRITE)),
     Call("get", "/v1/timers/{id}", "Show a timer", {200: schema.TimerItem}, problems=("timer-not-found",)),
@@ -97,7 +98,7 @@ CALLS: Final = (
     Call("post", "/v1/types/{name}:resume", "Deliver its timers again", {200: schema.TypeItem}, None, (_EXPIRES,),
          ("type-not-found", *_WRITE)),
     Call("get", "/v1/dead-letters", "List dead letters", {200: schema.DeadLetterPage}, None, (_TYPE, _SIZE, _TOKEN),
-         ("validation",)),
+         ("validation", "overloaded")),
     Call("post", "/v1/dead-letters:replay", "Let dead letters live again", {200: schema.ReplayAnswer},
          schema.DeadLetterRequest, (_EXPIRES,), ("validation", *_WRITE)),
     Call("post", "/v1/dead-letters:purge", "Forget dead letters", {200: schema.PurgeAnswer},
@@ -199,7 +200,7 @@ def _everywhere(call: Call) -> tuple[str, ...]:
     """The problems that a call can have for being one: for who asks, for how, and for what of a body comes with it."""
     if call is DELIVERY or call.path in _OPEN:
         return ()
-    names = ("unauthorized", "forbidden")
+    names: tuple[str, ...] = ("unauthorized", "forbidden")
     if call.path in _TAKES_ANYTHING:
         return names
     names += ("malformed", "validation")

@@ -23,6 +23,7 @@ from timerd_api.schema import (
     TimerPage,
 )
 from timerd_api.service import Service
+from timerd_api.turns import Turns
 from timerd_api.values import Query, expires_at, id_fault, path_id
 
 STATES = ("armed", "due", "in_flight", "retrying", "paused", "dead")
@@ -71,7 +72,7 @@ async def read_nothing(request: Request, intake: Intake) -> None:
         _NOTHING.read(body, is_packed(headers))
 
 
-def add_routes(router: APIRouter, service: Service, intake: Intake) -> None:
+def add_routes(router: APIRouter, service: Service, intake: Intake, turns: Turns) -> None:
     """Add the routes of timers."""
 
     @router.get("/v1/timers")
@@ -87,8 +88,9 @@ def add_routes(router: APIRouter, service: Service, intake: Intake) -> None:
         )
         page_size = query.number("page_size", 1, PAGE_SIZE_MAX, PAGE_SIZE)
         query.check()
-        views, token = granted(await service.list(chosen, page_size, query.text("page_token")))
-        return answer(request, TimerPage([timer_item(view) for view in views], UNSET if token is None else token))
+        async with turns:
+            views, token = granted(await service.list(chosen, page_size, query.text("page_token")))
+            return answer(request, TimerPage([timer_item(view) for view in views], UNSET if token is None else token))
 
     @router.get("/v1/timers:next")
     async def next_timers(request: Request) -> Response:
@@ -96,7 +98,8 @@ def add_routes(router: APIRouter, service: Service, intake: Intake) -> None:
         type = query.type_name("type")
         limit = query.number("limit", 1, PAGE_SIZE_MAX, PAGE_SIZE)
         query.check()
-        return answer(request, TimerPage([timer_item(view) for view in await service.next(type, limit)]))
+        async with turns:
+            return answer(request, TimerPage([timer_item(view) for view in await service.next(type, limit)]))
 
     @router.post("/v1/timers:cancel")
     async def cancel_timers(request: Request) -> Response:
