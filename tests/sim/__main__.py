@@ -7,15 +7,13 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 
-from tests.sim.world import Report, run
+from tests.sim.world import FAULTS, Report, run
 
 SHOWN = {
     "power cuts": "cut", "kills": "kill", "stops": "stop", "log failures": "fail", "recoveries": "rec",
-    "frames that came back": "back", "wall steps": "wall", "suspends": "susp", "disk full": "full",
-    "disk stalls": "stall", "outages": "out", "slices": "slice",
+    "frames that came back": "back", "superseded": "race", "slices": "slice",
 }  # fmt: skip
-TROUBLES = ("refused", "hang", "slow", "lost", "retry-after", "no-retry", "garbage", "overlong", "redirect", "gone",
-            "proxy", "error", "poison")  # fmt: skip
+OWN = ("power cuts", "kills", "log failures")  # kinds of fault that have their own number in a line
 
 
 def main() -> int:
@@ -60,13 +58,14 @@ def _show(text: str) -> None:
 
 
 def line(report: Report) -> str:
-    """A seed in a line."""
+    """A seed in a line: what it was and had in it, then its kinds of fault."""
     counts = report.counts
-    faults = " ".join(f"{short} {counts[name]}" for name, short in SHOWN.items() if counts[name])
-    http = sum(counts[name] for name in TROUBLES)
+    numbers = " ".join(f"{short} {counts[name]}" for name, short in SHOWN.items() if counts[name])
+    others = ", ".join(f"{kind} {counts[kind]}" for kind in report.kinds if kind not in OWN)
     text = (
-        f"{report.seed:>6} {report.trace} {'ok' if report.counted else 'thin':4} {report.seconds:6.0f} s"
-        f" arms {counts['arms'] + counts['rearms']:>4} fires {counts['fired']:>4} | {faults} http {http}"
+        f"{report.seed:>6} {report.trace} {'ok' if report.counted else 'thin':4} {report.seconds:4.0f} s"
+        f" {'net' if counts['connections'] else 'direct':6} arms {counts['arms']:>4} fires {counts['fired']:>4}"
+        f" calls {counts['requests']:>4} | {numbers} | {len(report.kinds)} kinds: {others}"
     )
     if report.failure:
         text += f"\nFAILED {report.failure}\nreplay: python -m tests.sim --seed {report.seed} --trace"
@@ -74,18 +73,24 @@ def line(report: Report) -> str:
 
 
 def total(reports: list[Report], seconds: float) -> str:
-    """All seeds in some lines."""
+    """All seeds in some lines; the last one is the sum."""
     sums: Counter[str] = Counter()
     for report in reports:
         sums.update(report.counts)
     failed = [report.seed for report in reports if report.failure]
+    counted = [report for report in reports if report.counted and not report.failure]
     thin = [report.seed for report in reports if not report.counted and not report.failure]
-    listed = ", ".join(f"{name} {count}" for name, count in sorted(sums.items()))
+    kinds = [kind for kind in FAULTS if sums[kind]]
+    raced = sum(report.counts["superseded"] > 0 for report in reports)
+    networked = sum(report.counts["connections"] > 0 for report in reports)
     return (
-        f"{len(reports)} seeds in {seconds:.1f} s, {len(reports) / seconds:.1f} a second;"
-        f" {len(failed)} failed {failed[:20]}, {len(thin)} thin {thin[:20]}\n"
+        f"all counts: {', '.join(f'{name} {count}' for name, count in sorted(sums.items()))}\n"
         f"worst over max_lag {max(r.worst_late_ms for r in reports)} ms,"
-        f" worst disk {max(r.worst_disk for r in reports):.2f} of what is allowed\n{listed}"
+        f" worst disk {max(r.worst_disk for r in reports):.2f} of what is allowed,"
+        f" answers for old generations in {raced} seeds, a network in {networked}\n"
+        f"{len(kinds)} of {len(FAULTS)} kinds of fault: {', '.join(kinds)}\n"
+        f"{len(reports)} seeds: {len(counted)} counted, {len(thin)} thin {thin[:20]}, {len(failed)} failed"
+        f" {failed[:20]}; {len(kinds)} kinds of fault; {seconds:.1f} s, {len(reports) / seconds:.1f} seeds a second"
     )
 
 

@@ -1,25 +1,23 @@
-"""The checkers: what callers are told and targets see, held against the ledger and the clocks.
+"""The checker: what callers are told, and why there are records, held against the ledger.
 
 The chain of the argument: what is acknowledged is durable in the ledger (here); what is durable comes back after any
-crash (ledger); every record has a cause outside (here); what is delivered is what was armed, current, and due (here);
-what is due is delivered (world, at the end of a run). So nothing acknowledged is lost, and nothing else happens.
+crash (ledger); every record has a cause outside (here); what is delivered is what was armed, current, and due
+(deliveries); what is due is delivered (world, at the end of a run). So nothing acknowledged is lost, and nothing else
+happens.
 """
 
 import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from tests.sim.clock import SimClock
+from tests.sim.deliveries import Deliveries, Said
 from tests.sim.ledger import COUNTED, Entry, Ledger, Version, Violation
-from timerd.engine.message import ArmResult, CancelResult, TimerView
+from timerd.engine.message import ArmResult, CancelResult, Condition, TimerView
 from timerd.engine.ring import RingTable, slot_of
-from timerd.engine.timer import Timer, TimerType
+from timerd.engine.timer import INLINE_PAYLOAD_BYTES, Timer
 from timerd.report import NodeTally
-
-LATE_MS: Final = 250  # promise 3
-FORGIVEN_S: Final = 0.5  # a batch that was taken before the wall was set back may leave this much later,
-FORGIVEN_STALLED_S: Final = 15.0  # or this much on a disk that stalls
 
 
 class Item(NamedTuple):
@@ -31,38 +29,12 @@ class Item(NamedTuple):
     payload: bytes | None
 
 
-class Said(NamedTuple):
-    """What a target's answer said of one timer."""
-
-    what: str
-    """ok | drop | dead | retry | rearm | fail"""
-    fire_at: int = 0
-    payload: bytes | None = None
-    no_retry: bool = False
-
-
-class Sent(NamedTuple):
-    """One timer of a delivery, as the target reads it."""
-
-    id: str
-    generation: int
-    fire_at: int
-    attempt: int
-    possible_duplicate: bool
-    payload: bytes | None
-
-
-class Checker:
+class Checker(Deliveries):
     """Implements `ledger.Causes`. One for each run; told of everything, and raises Violation."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: SimClock, ledger: Ledger, table: RingTable) -> None:
-        self.counts: Counter[str] = Counter()
-        self.worst_late_ms = 0
+        super().__init__(loop, clock, ledger, table)
         self.worst_disk = 0.0
-        self._loop = loop
-        self._clock = clock
-        self._ledger = ledger
-        self._shards = table.shards
         # Calls that have not returned.
         self._arms: Counter[Item] = Counter()
         self._fires: Counter[str] = Counter()
@@ -70,22 +42,12 @@ class Checker:
         self._bare: list[Version] = []
         self._revives: Counter[str] = Counter()
         self._purges: Counter[str] = Counter()
-        # Deliveries.
-        self._open: dict[str, int] = {}
-        self._ended_at: dict[str, float] = {}
-        self._said: dict[tuple[str, int], Said] = {}
-        self._unsure: dict[tuple[str, int], None] = {}
-        self._barred: dict[tuple[str, int], None] = {}
+        self._over: dict[tuple[str, int], tuple[Entry | None, int]] = {}
+        """What each generation was armed over, and what fire time may be due then."""
         self._gone: dict[str, list[int]] = {}  # generations that were cancelled, by id
-        self._after_end: Counter[tuple[str, int]] = Counter()
-        # What excuses lateness, and what types have been.
-        self._disturbed_at = 0.0
-        self._type_disturbed_at: dict[str, float] = {}
-        self._forms: dict[str, list[TimerType]] = {}
-        self.calm: dict[str, bool] = {}
         self.dead_kept_all = True
-        self.excused = 0
-        """Nothing is judged late while this is not 0."""
+        self.lost_bodies = False
+        """Some payloads could not be read."""
 
     # ---- what the world tells
 
@@ -100,25 +62,9 @@ class Checker:
         self._open.clear()
         self._said.clear()
 
-    def started(self) -> None:
-        """A process has begun."""
-        self.disturb()
-
     def low(self) -> None:
         """The log lives on its reserve: retries are known to the process and, until the next slice, not to the log."""
         self._ledger.lacks_retries = True
-
-    def disturb(self, type: str | None = None) -> None:
-        """Something happens that excuses lateness."""
-        if type is None:
-            self._disturbed_at = self._loop.time()
-        else:
-            self._type_disturbed_at[type] = self._loop.time()
-
-    def typed(self, type: TimerType) -> None:
-        """The type is, or is about to be, this."""
-        self._forms.setdefault(type.name, []).append(type)
-        self.disturb(type.name)
 
     # ---- what callers are told
 
@@ -130,6 +76,7 @@ class Checker:
         self._arms.update(items)
 
     def armed(self, new: Version, old: Entry | None) -> None:
+        self._over[new.id, new.generation] = old, max(self._clock.wall_ms, self._clock.high_ms)
         item = Item(new.id, new.type, new.fire_at, new.payload)
         if self._arms[item] > 0:
             return
@@ -152,14 +99,25 @@ class Checker:
                 raise Violation(f"armed without its payload: {new}")
         self._bare.clear()
 
-    def arm_done(self, items: Sequence[Item], before: Sequence[int], results: Sequence[ArmResult] | None) -> None:
-        """An arm was acknowledged. `before`: what `top` said when it was asked for."""
+    def arm_done(
+        self,
+        items: Sequence[Item],
+        conditions: Sequence[Condition] | None,
+        before: Sequence[int],
+        results: Sequence[ArmResult] | None,
+    ) -> None:
+        """An arm was acknowledged. `before`: what `top` said when it was asked for; 0 says nothing."""
         self._arms.subtract(items)
         if results is None:
             self.counts["arms"] += len(items)
             return
-        for item, was, result in zip(items, before, results, strict=True):
+        wanted = conditions or [Condition()] * len(items)
+        for item, condition, was, result in zip(items, wanted, before, results, strict=True):
             if result.status == "conflict":
+                if condition.if_generation is None or (
+                    was == condition.if_generation != 0 and self.top([item.id]) == [was]
+                ):
+                    raise Violation(f"{item} with {condition} over {was}: {result}")
                 continue
             account = self._ledger.durable[self._shards[slot_of(item.id)]]
             version = account.versions.get((item.id, result.generation))
@@ -169,6 +127,7 @@ class Checker:
                 raise Violation(f"generation {was} of {item.id!r} was there, and the answer is {result}")
             if result.status in ("created", "moved"):
                 self.counts["arms"] += 1
+                self._judge_condition(item, condition, result)
                 if result.generation == was:
                     raise Violation(f"{item.id!r} was armed and kept its generation {was}")
                 payload = None if self._is_bare(version) else item.payload
@@ -178,6 +137,25 @@ class Checker:
                 payload = None if self._is_bare(version) else item.payload
                 if version[2:] != (item.fire_at, item.type, payload):
                     raise Violation(f"unchanged, it says: {item} {version}")
+
+    def _judge_condition(self, item: Item, condition: Condition, result: ArmResult) -> None:
+        """Whether it may be armed over what was there."""
+        old, at_ms = self._over[item.id, result.generation]
+        there = old.version if old is not None else None
+        if (result.status == "created") != (old is None or old.dead):
+            raise Violation(f"{result} over {old}")
+        if condition.if_generation is not None and condition.if_generation != (there.generation if there else 0):
+            raise Violation(f"{item} with {condition} was armed over {old}")
+        if there is None or result.status == "created" or there.fire_at <= at_ms:
+            return  # nothing that waits: what is due may be in flight, and counts as absent then
+        right = {
+            "replace": True,
+            "keep": False,
+            "earliest": item.fire_at < there.fire_at,
+            "latest": item.fire_at > there.fire_at,
+        }
+        if not right[condition.mode]:
+            raise Violation(f"{item} with {condition} was armed over {old}")
 
     def arm_refused(self, items: Sequence[Item]) -> None:
         """Nothing of it was done."""
@@ -274,41 +252,7 @@ class Checker:
             raise Violation(f"purged, and nobody asked for it: {old}")
         self.counts["purged"] += 1
 
-    # ---- deliveries
-
-    def posted(self, type: str, sent: Sequence[Sent], open_posts: int) -> None:
-        """A delivery starts. `open_posts`: of this type, this one included."""
-        forms = self._forms[type]
-        if len(sent) > max(form.batch_size for form in forms):
-            raise Violation(f"a batch of {len(sent)} of {type}")
-        if open_posts > max(form.max_in_flight for form in forms):
-            raise Violation(f"{open_posts} deliveries of {type} at once")
-        if len({timer.attempt == 1 for timer in sent}) != 1:
-            raise Violation(f"first attempts and retries share a batch: {[(t.id, t.attempt) for t in sent]}")
-        if open_posts >= min(form.max_in_flight for form in forms):
-            self.disturb(type)
-        wall_ms = self._clock.wall_ms
-        for timer in sent:
-            self._starts(type, timer, wall_ms)
-        self.counts["posts"] += 1
-
-    def arrived(self, sent: Sequence[Sent]) -> None:
-        """A target has a delivery in its hands."""
-        wall_ms = self._clock.wall_ms
-        for timer in sent:
-            self._not_early(timer, wall_ms)
-
-    def answered(self, type: str, sent: Sequence[Sent], said: Sequence[Said], unknown: bool, open_posts: int) -> None:
-        """The process hears what became of a delivery. `open_posts`: those of the type that are left."""
-        if open_posts + 1 >= min(form.max_in_flight for form in self._forms[type]):
-            self.disturb(type)
-        for timer, what in zip(sent, said, strict=True):
-            member = (timer.id, timer.generation)
-            self._open.pop(timer.id, None)
-            self._ended_at[timer.id] = self._loop.time()
-            self._said[member] = what
-            if unknown:
-                self._unsure[member] = None
+    # ---- what becomes of deliveries
 
     def fired(self, old: Entry) -> None:
         self._settled(old, "ok")
@@ -337,7 +281,11 @@ class Checker:
 
     def buried(self, old: Entry, attempted: bool, error: str) -> None:
         if not attempted:
-            raise Violation(f"buried without an attempt, {error}: {old}")
+            apart = old.version.payload is not None and len(old.version.payload) > INLINE_PAYLOAD_BYTES
+            if not (apart and self.lost_bodies and error == "its payload can't be read"):
+                raise Violation(f"buried without an attempt, {error}: {old}")
+            self.counts["bodies lost"] += 1
+            return
         said = self._settled(old, *(("rearm",) if error.startswith("re-arm") else ()), "dead", "retry", "fail")
         self.counts["dead"] += 1
         if said.what == "dead" or said.no_retry:
@@ -349,14 +297,6 @@ class Checker:
     def closed(self) -> None:
         if self._open:
             raise Violation(f"closed while deliveries are open: {self._open}")
-
-    def settled_all(self) -> None:
-        """Nothing is under way: whatever was said of a current timer must have come to something."""
-        for (id, generation), said in self._said.items():
-            entry = self._entry(id)
-            if entry is not None and entry.version.generation == generation and not self._ledger.lacks_retries:
-                raise Violation(f"{said} was the answer for {entry}, and nothing came of it")
-        self._said.clear()
 
     # ---- counts
 
@@ -402,9 +342,6 @@ class Checker:
 
     # ---- steps
 
-    def _entry(self, id: str) -> Entry | None:
-        return self._ledger.durable[self._shards[slot_of(id)]].entries.get(id)
-
     def _is_bare(self, version: Version) -> bool:
         """Whether the log may have it without its payload: it had ended when its frame was written."""
         ended = self._ledger.durable[self._shards[slot_of(version.id)]].ended
@@ -415,64 +352,10 @@ class Checker:
         if version is None:
             raise Violation(f"shown before it was durable: {view}")
         payload = None if self._is_bare(version) else view.payload
+        if payload is None and self.lost_bodies and len(version.payload or b"") > INLINE_PAYLOAD_BYTES:
+            payload = version.payload
         if version[2:] != (view.fire_at, view.type, payload):
             raise Violation(f"shown {view}, armed {version}")
-
-    def _starts(self, type: str, timer: Sent, wall_ms: int) -> None:
-        id, member = timer.id, (timer.id, timer.generation)
-        account = self._ledger.durable[self._shards[slot_of(id)]]
-        version = account.versions.get(member)
-        if version is None:
-            raise Violation(f"delivered before it was durable: {timer}")
-        if (version.type, version.fire_at, version.payload) != (type, timer.fire_at, timer.payload):
-            raise Violation(f"delivered {timer}, armed {version}")
-        self._not_early(timer, wall_ms)
-        if member in self._barred:
-            raise Violation(f"delivered after a cancel had said that it would not be: {timer}")
-        if id in self._open:
-            raise Violation(f"two deliveries of {id!r} at once: {timer}, {self._open[id]}")
-        if (how := account.ended.get(member)) is not None:
-            # Only what was handed out before its end may still leave, once.
-            self._after_end[member] += 1
-            if how not in ("cancelled", "replaced") or self._after_end[member] > 1:
-                raise Violation(f"delivered after its end ({how}): {timer}")
-        elif not self._ledger.lacks_retries:
-            entry = account.entries[id]
-            if timer.attempt != entry.attempts + 1:
-                raise Violation(f"attempt {timer.attempt} after {entry.attempts}: {timer}")
-        stepped_back = self._clock.went_back_at >= 0
-        if (
-            member in self._unsure
-            and not timer.possible_duplicate
-            and not stepped_back
-            and not self._ledger.lacks_retries
-        ):
-            raise Violation(f"not flagged as a possible duplicate: {timer}")
-        if timer.attempt == 1 and self.calm[type] and not self.excused and member not in self._unsure:
-            self._judge_lateness(type, timer, wall_ms)
-        self._open[id] = timer.generation
-
-    def _not_early(self, timer: Sent, wall_ms: int) -> None:
-        if timer.fire_at > wall_ms:
-            since_s = self._loop.time() - self._clock.went_back_at
-            recent = since_s < (FORGIVEN_STALLED_S if self.excused else FORGIVEN_S)
-            if not (recent and timer.fire_at <= self._clock.high_ms):
-                raise Violation(f"early by {timer.fire_at - wall_ms} ms: {timer}")
-
-    def _judge_lateness(self, type: str, timer: Sent, wall_ms: int) -> None:
-        form = self._forms[type][-1]
-        late_ms = wall_ms - max(timer.fire_at, timer.generation // 1000)
-        due_at = self._loop.time() - late_ms / 1000
-        disturbed_at = max(
-            self._disturbed_at, self._type_disturbed_at.get(type, 0.0), self._ended_at.get(timer.id, -1.0)
-        )
-        # A wall that was set back gives generations ahead of it for a while, and no moments of acceptance.
-        guessed = wall_ms <= self._clock.high_ms + form.max_lag_ms + 1_000
-        if form.max_per_second is None and disturbed_at < due_at - 0.1 and not guessed:
-            self.counts["judged"] += 1
-            self.worst_late_ms = max(self.worst_late_ms, late_ms - form.max_lag_ms)
-            if late_ms > form.max_lag_ms + LATE_MS:
-                raise Violation(f"late by {late_ms} ms with a max_lag of {form.max_lag_ms}: {timer}")
 
     def _settled(self, old: Entry, *whats: str) -> Said:
         member = (old.version.id, old.version.generation)

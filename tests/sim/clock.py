@@ -20,6 +20,7 @@ class SimClock:
         self._loop = loop
         self._wall_us = EPOCH_US
         self._boot_us = 71_653_000
+        self._slept_us = 0
         self._mark = 0.0
         self._rate = 1.0
         self.went_back_at = -1e9
@@ -42,6 +43,11 @@ class SimClock:
         """The wall, rounded up: what is said of an instant that is counted from now."""
         return -(-self.now().wall_us // 1000)
 
+    @property
+    def lived_s(self) -> float:
+        """Seconds of boot time since the run began, whatever was booted meanwhile."""
+        return self._loop.time() + self._slept_us / 1e6
+
     def step(self, ms: int) -> None:
         """Somebody sets the wall clock."""
         self._settle()
@@ -60,6 +66,7 @@ class SimClock:
         self._settle()
         self._wall_us += ms * 1000
         self._boot_us += ms * 1000
+        self._slept_us += ms * 1000
 
     def reboot(self) -> None:
         """Boot time begins again."""

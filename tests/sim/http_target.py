@@ -17,8 +17,9 @@ from collections import Counter
 from random import Random
 from typing import Final
 
-from tests.sim.checker import Checker, Said
+from tests.sim.checker import Checker
 from tests.sim.clock import SimClock
+from tests.sim.deliveries import Said
 from tests.sim.ledger import Violation
 from tests.sim.network import CALL, Heard, Peer
 from tests.sim.swarm import Swarm
@@ -27,6 +28,7 @@ from timerd.deliver import HttpDeliver
 from timerd.ports import Answer, Request
 
 POLITE_S: Final = 5.5  # servers that keep connections this long never close one that we would use
+SETTLE_S: Final = 1.0
 NO_HTTP: Final = (b"\x00\x01\x02\x03\r\n\r\n", b"HTTP/1.1 OK\r\n\r\n", b"220 smtp.test ESMTP\r\n", b"HTTP/1.1 200")
 CONNECT_ERRORS: Final = (errno.ECONNREFUSED, errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ETIMEDOUT)
 
@@ -40,6 +42,8 @@ class HttpTargets:
     ) -> None:  # fmt: skip
         self.counts: Counter[str] = Counter()
         self.targets = targets
+        self.slept_at = -SETTLE_S
+        """When the machine last woke up, and its connections had been idle for longer than it knows."""
         self._loop = loop
         self._swarm = swarm
         self._random = random
@@ -177,7 +181,7 @@ class HttpTargets:
             body = gzip.compress(body, mtime=0)
             headers["Content-Encoding"] = "gzip"
         closes = form == "end" or r.random() < 0.05
-        if closes and (form == "end" or r.random() < 0.5):
+        if closes and (form == "end" or self._is_good(call.type) or r.random() < 0.5):
             headers["Connection"] = "close"
         if form == "chunks":
             headers["Transfer-Encoding"] = "chunked"
@@ -195,6 +199,10 @@ class HttpTargets:
             peer.hang_up()
         else:
             peer.idle()
+
+    def is_sure(self, type: str) -> bool:
+        """Whether nothing of the target's or the network's can keep an answer from coming."""
+        return self._swarm.habits[type].calm and not self._swarm.twins and self._loop.time() > self.slept_at + SETTLE_S
 
     def _is_good(self, type: str) -> bool:
         return self.targets.healthy or self._swarm.habits[type].calm
@@ -225,6 +233,8 @@ class NetDeliver:
 
     def _judge(self, call: Attempt, answer: Answer) -> None:
         if answer.error is not None:
+            if self._hosts.is_sure(call.type):
+                raise Violation(f"nothing went wrong on the way, and it is {answer}")
             if (answer.error == "connect") == call.wrote:
                 raise Violation(f"{'some' if call.wrote else 'nothing'} was handed over, and it is {answer}")
             if call.heard_at is not None and call.heard_at < self._loop.time():

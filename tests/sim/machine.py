@@ -19,6 +19,7 @@ from random import Random
 from typing import Any, Final, ParamSpec, TypeVar
 
 from tests.sim.disk import FakeDisk
+from timerd_storage import body
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -92,7 +93,9 @@ class SimDisk(FakeDisk):
         self.cut_in: int | None = None
         """Changes until the power goes; None = it stays."""
         self.fail_next: str | None = None
-        """The verb (`sync` or `write`) that fails when it is called next."""
+        """The verb (`sync`, `write` or `read`) that fails when it is called next."""
+        self.bad_bodies = False
+        """No payload that lies apart can be read."""
         self.failed = False
         """It has."""
         self.on_call = self._consult
@@ -108,8 +111,10 @@ class SimDisk(FakeDisk):
             if self.cut_in <= 0:
                 self.cut_in = None
                 raise PowerCut
-        if verb == self.fail_next:
-            self.fail_next = None
+        bad = self.bad_bodies and verb == "read" and body.number_of(path.name) is not None
+        if bad or verb == self.fail_next:
+            if not bad:
+                self.fail_next = None
             self.failed = True
             raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
 

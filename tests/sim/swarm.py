@@ -5,9 +5,11 @@ what its absence would show, so each is switched on or off by seed.
 """
 
 from random import Random
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from timerd.engine.timer import RetryPolicy, TimerType
+
+KINDS_MIN: Final = 3  # of fault, that every run has
 
 
 class Habits(NamedTuple):
@@ -50,6 +52,8 @@ class Swarm(NamedTuple):
     """Of the network, at most, one way."""
     twins: bool
     """Targets have two addresses, and nobody is at the first."""
+    races: float
+    """The share of deliveries during which the target calls back about a timer of the batch."""
     clients: int
     calls: int
     """Of all clients."""
@@ -70,6 +74,7 @@ class Swarm(NamedTuple):
     disk_full: int
     disk_stalls: int
     disk_errors: int
+    read_errors: int
     type_changes: bool
     pauses: bool
 
@@ -83,8 +88,11 @@ def draw(seed: int) -> Swarm:
     cuts = r.randint(0, crashes)
     batch = r.choice([8, 14, 24])
     disk_full = _sometimes(r, 2)
+    steps, suspends, stalls = _sometimes(r, 4), _sometimes(r, 2), _sometimes(r, 2)
+    while (cuts > 0) + (cuts < crashes) + (steps > 0) + (suspends > 0) + (stalls > 0) + (disk_full > 0) < KINDS_MIN:
+        steps, suspends, stalls = (number or r.randint(0, 1) for number in (steps, suspends, stalls))
     return Swarm(
-        shards=r.choice([1, 1, 2, 3, 5, 8]),
+        shards=r.choice([1, 1, 2, 3, 5]),
         segment_bytes=r.choice([64, 64, 128]) << 10,
         disk_bytes=r.choice([4, 8, 64]) << 20,
         look_bytes=r.choice([1024, 8192, 32_768]),
@@ -93,11 +101,12 @@ def draw(seed: int) -> Swarm:
         usual_s=r.choice([0.0002, 0.001, 0.004]),
         types=[_type(r, name) for name in names],
         habits={name: _habits(r) for name in names},
-        network=r.random() < 0.5,
+        network=r.random() < 0.4,
         latency_s=r.choice([0.0002, 0.002, 0.02]),
         twins=r.random() < 0.1,
+        races=r.choice([0.04, 0.04, 0.15]),
         clients=r.choice([2, 4, 8]),
-        calls=1_800 // batch,
+        calls=1_200 // batch,
         ids=r.choice([40, 150, 600]),
         batch=batch,
         horizon_ms=r.choice([3_000, 15_000, 60_000]),
@@ -106,12 +115,13 @@ def draw(seed: int) -> Swarm:
         power_cuts=cuts,
         kills=crashes - cuts,
         stops=_sometimes(r, 2),
-        wall_steps=_sometimes(r, 4),
-        suspends=_sometimes(r, 2),
+        wall_steps=steps,
+        suspends=suspends,
         drifts=r.random() < 0.3,
         disk_full=disk_full,
-        disk_stalls=_sometimes(r, 2),
+        disk_stalls=stalls,
         disk_errors=_sometimes(r, 1),
+        read_errors=_sometimes(r, 1) if r.random() < 0.5 else 0,
         type_changes=r.random() < 0.4,
         pauses=r.random() < 0.4,
     )
@@ -141,7 +151,7 @@ def _type(r: Random, name: str) -> TimerType:
 
 
 def _habits(r: Random) -> Habits:
-    calm = r.random() < 0.25
+    calm = r.random() < 0.35
     return Habits(
         calm=calm,
         trouble=0.0 if calm else r.choice([0.0, 0.05, 0.3]),

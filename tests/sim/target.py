@@ -14,8 +14,9 @@ from typing import Any, Final
 
 import msgspec
 
-from tests.sim.checker import Checker, Said, Sent
+from tests.sim.checker import Checker
 from tests.sim.clock import SimClock
+from tests.sim.deliveries import Said, Sent
 from tests.sim.network import Call
 from tests.sim.swarm import Swarm
 from timerd.ports import Answer, Request
@@ -79,6 +80,9 @@ class Targets:
         self.down: dict[str, str] = {}
         """Type -> how it fails every POST."""
         self.counts: Counter[str] = Counter()
+        self.meddle: Callable[[str], None] = lambda id: None
+        """Called with an id that is being delivered: a processor that calls back."""
+        self._races = swarm.races
         self._habits = swarm.habits
         self._random = random
         self._clock = clock
@@ -119,6 +123,8 @@ class Targets:
         if answer.error is None and any(what.what == "rearm" and what.fire_at < 0 for what in said):
             now_ms = self._clock.wall_ms_up
             said = [what._replace(fire_at=now_ms - what.fire_at - 1) if what.fire_at < 0 else what for what in said]
+        if answer.status in (429, 503) and (after := answer.headers.get("retry-after", "")).isdigit():
+            self._checker.asked_to_wait(call.type, int(after))
         self._note(f"answer {call.batch_id} {answer.status} {answer.error}")
         unknown = answer.error in ("timeout", "lost")
         self._checker.answered(call.type, call.sent, said, unknown, self._posts[call.type])
@@ -139,8 +145,12 @@ class Targets:
                 how = r.choices(list(_TROUBLES), list(_TROUBLES.values()))[0]
             elif habits.poison and any(hash_of(t.id) < habits.poison for t in sent):
                 how = "poison"
+        meddles = not self.healthy and r.random() < self._races
+        if meddles:
+            self.meddle(r.choice(sent).id)
+            wait_s += 0.05 * r.random()
         if how is None:
-            answer, said = self._accept(type, sent)
+            answer, said = self._accept(type, sent, meddles)
         else:
             self.counts[how] += 1
             answer, said = self._fail(how, sent)
@@ -178,11 +188,11 @@ class Targets:
                 return Answer(r.choice([502, 503, 504])), said
         return Answer(r.choice([400, 404, 500]), {}, b"no"), said
 
-    def _accept(self, type: str, sent: list[Sent]) -> tuple[Answer, list[Said]]:
+    def _accept(self, type: str, sent: list[Sent], mixed: bool) -> tuple[Answer, list[Said]]:
         r = self._random
         habits = self._habits[type]
         ok = [Said("ok")] * len(sent)
-        if r.random() >= habits.mixed:
+        if r.random() >= habits.mixed and not mixed:
             plain = [
                 Answer(204),
                 Answer(200, JSON),

@@ -7,14 +7,16 @@ import os
 import re
 import subprocess
 import sys
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
 
-from tests.sim.world import run
+from tests.sim.world import Report, run
 
 ROOT = Path(__file__).parents[2]
-SEEDS = (1, 3, 4, 5, 6, 7, 8, 9)
+SEEDS = (1, 2, 3, 4, 5, 6, 7, 8)
+DIRECT, NETWORKED = 3, 8  # one of each kind
 
 
 def once_failed() -> list[int]:
@@ -23,9 +25,14 @@ def once_failed() -> list[int]:
     return [int(found[1]) for found in re.finditer(r"^(\d+) ", text, re.MULTILINE)]
 
 
+@lru_cache
+def once(seed: int) -> Report:
+    return run(seed)
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_run_breaks_no_promise(seed: int) -> None:
-    report = run(seed)
+    report = once(seed)
     assert report.failure is None
     assert report.counted, "the run has too little in it"
 
@@ -36,16 +43,25 @@ def test_what_once_failed_does_not(seed: int) -> None:
     assert run(seed).failure is None
 
 
-def test_a_seed_is_a_run() -> None:
-    assert run(4).trace == run(4).trace
+@pytest.mark.parametrize("seed", [DIRECT, NETWORKED])
+def test_a_seed_is_a_run(seed: int) -> None:
+    first, second = once(seed), run(seed)
+    assert first == second
+    assert bool(first.counts["connections"]) == (seed == NETWORKED)
 
 
-def test_a_seed_is_the_same_run_whatever_the_hash_seed() -> None:
+@pytest.mark.parametrize("seed", [DIRECT, NETWORKED])
+def test_a_seed_is_the_same_run_whatever_the_hash_seed(seed: int) -> None:
     traces = set()
     for hash_seed in ("1", "4711"):
-        code = "from tests.sim.world import run; print(run(4).trace)"
+        code = f"from tests.sim.world import run; print(run({seed}).trace)"
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
         done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         traces.add(done.stdout.strip())
-    assert traces == {run(4).trace}
+    assert traces == {once(seed).trace}
+
+
+def test_answers_for_old_generations_are_in_nearly_every_run() -> None:
+    raced = [seed for seed in SEEDS if once(seed).counts["superseded"]]
+    assert len(raced) >= len(SEEDS) - 1

@@ -41,15 +41,17 @@ class Client:
             await self._world.ready()
             await r.choice(calls)()
 
-    async def arm(self) -> None:
-        """Arm some timers, in one of the modes or in none."""
+    async def arm(self, id: str | None = None) -> None:
+        """Arm some timers, in one of the modes or in none; or this one."""
         r, world = self._random, self._world
         names = [name for name in world.node_types() if name in world.swarm.habits]
         if not names:
             return
         count = 1 if r.random() < 0.1 else r.randint(1, world.swarm.batch)
-        minimal = r.random() < 0.25
+        minimal = id is None and r.random() < 0.25
         items = [self._item(r.choice(names), fresh=minimal) for _ in range(count)]
+        if id is not None:
+            items = [items[0]._replace(id=id)]
         ids = [item.id for item in items]
         if r.random() < 0.03:
             await world.call(lambda wire: wire.arm_badly(timers_of(items)))
@@ -67,14 +69,23 @@ class Client:
         elif result is not None:
             # An id twice in one request: what was there before says nothing of the second.
             seen = Counter(ids)
-            world.checker.arm_done(
-                items, [was if seen[id] == 1 else 0 for id, was in zip(ids, before, strict=True)], result.results
-            )
+            told = [was if seen[id] == 1 else 0 for id, was in zip(ids, before, strict=True)]
+            world.checker.arm_done(items, conditions, told, result.results)
 
-    async def cancel(self) -> None:
+    async def meddle(self, id: str) -> None:
+        """Do something about one that is being delivered."""
+        r = self._random
+        if r.random() < 0.6:
+            await self.arm(id)
+        elif r.random() < 0.8:
+            await self.cancel([id])
+        else:
+            await self.fire(id)
+
+    async def cancel(self, ids: list[str] | None = None) -> None:
         """Cancel some ids."""
         r, world = self._random, self._world
-        ids = [self._id() for _ in range(r.randint(1, 6))]
+        ids = ids or [self._id() for _ in range(r.randint(1, 6))]
         before = world.checker.top(ids)
         world.checker.cancelling(ids)
         result = await world.call(lambda wire: wire.cancel(ids, None))
@@ -83,10 +94,10 @@ class Client:
         elif result is not None:
             world.checker.cancel_done(ids, before, result)
 
-    async def fire(self) -> None:
+    async def fire(self, id: str | None = None) -> None:
         """Fire one now."""
         world = self._world
-        id = self._id()
+        id = id or self._id()
         world.checker.firing(id)
         result = await world.call(lambda wire: wire.fire(id), nothing=False)
         if isinstance(result, Refused):
@@ -164,7 +175,7 @@ class Operator:
         """Until cancelled."""
         world, r = self._world, self._random
         swarm = world.swarm
-        deeds = [self.dead, self.resume]
+        deeds = [self.dead, self.resume, self.resume]
         if swarm.type_changes:
             deeds += [self.change, self.delete]
         if swarm.pauses:
@@ -179,9 +190,7 @@ class Operator:
         world = self._world
         name = self._random.choice(sorted(world.swarm.habits))
         type = changed(self._random, world.type_of(name))
-        world.checker.typed(type)
-        await world.call(lambda wire: wire.put_type(type))
-        world.checker.typed(type)
+        await world.put(type)
 
     async def delete(self) -> None:
         """Try to delete a type, and put it again when that has worked."""
@@ -191,8 +200,7 @@ class Operator:
         await world.call(lambda wire: wire.delete_type(name))
         await asyncio.sleep(self._random.random())
         if name not in world.node_types():
-            await world.call(lambda wire: wire.put_type(type))
-        world.checker.typed(type)
+            await world.put(type)
 
     async def pause(self) -> None:
         """Pause a type; somebody will resume it."""

@@ -1,0 +1,68 @@
+"""What a type's target may be given: timers in a batch, deliveries at once, timers a second.
+
+The types are followed from outside: what somebody has put, and what a process that starts has. While a put is under
+way, and for a moment after it, either form may be in force; a batch that was formed under the old one may still leave.
+
+The rate is the contract's: in any span of `t` seconds at most `rate * t + burst` timers. Between the decision to send
+and the sending a turn has to become durable, so a span is taken for that much longer.
+"""
+
+import asyncio
+from typing import Final
+
+from tests.sim.clock import SimClock
+from tests.sim.ledger import Violation
+from timerd.engine.timer import TimerType
+
+LINGER_S: Final = 1.0
+LINGER_STALLED_S: Final = 20.0
+BURST_S: Final = 0.1
+SLACK_S: Final = 0.15
+
+
+class Limits:
+    """Of all types."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, clock: SimClock) -> None:
+        self._loop = loop
+        self._clock = clock
+        self._forms: dict[str, list[tuple[TimerType, float]]] = {}  # with when it was replaced; for ever = it was not
+        self._level: dict[str, tuple[float, float]] = {}  # timers that may pass, and when that was so
+
+    def maybe(self, type: TimerType) -> None:
+        """The type may be this from now on."""
+        self._forms.setdefault(type.name, []).append((type, float("inf")))
+        self._level.pop(type.name, None)
+
+    def known(self, type: TimerType) -> None:
+        """The type is this, and nothing else."""
+        now = self._loop.time()
+        old = [(form, min(until, now)) for form, until in self._forms.get(type.name, ()) if form != type]
+        self._forms[type.name] = [*old[-4:], (type, float("inf"))]
+        self._level.pop(type.name, None)
+
+    def started(self) -> None:
+        """A process has begun, and has granted nothing yet."""
+        self._level.clear()
+
+    def posted(self, name: str, timers: int, open_posts: int, *, stalled: bool) -> None:
+        """A delivery starts."""
+        since = self._loop.time() - (LINGER_STALLED_S if stalled else LINGER_S)
+        forms = [form for form, until in self._forms[name] if until >= since]
+        if timers > max(form.batch_size for form in forms):
+            raise Violation(f"a batch of {timers} of {name}, which is {forms}")
+        if open_posts > max(form.max_in_flight for form in forms):
+            raise Violation(f"{open_posts} deliveries of {name} at once, which is {forms}")
+        rates = [form.max_per_second for form in forms]
+        known = [rate for rate in rates if rate is not None]
+        if stalled or len(known) < len(rates):
+            self._level.pop(name, None)
+            return
+        rate = max(known)
+        most = max(1, int(rate * BURST_S)) + rate * SLACK_S + 1
+        now_s = self._clock.lived_s
+        level, at = self._level.get(name, (most, now_s))
+        level = min(most, level + (now_s - at) * rate) - timers
+        if level < 0:
+            raise Violation(f"{-level:.1f} timers of {name} more than {rate} a second")
+        self._level[name] = level, now_s
