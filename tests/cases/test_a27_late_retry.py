@@ -21,11 +21,12 @@ from tests.support.processor import Processor
 from tests.support.request_proxy import RequestProxy
 from timerd_client import AsyncTimerd, OutcomeUnknown, Timerd
 
-TIMEOUT_S = sized(10.0, 1.5)
-HELD_S = sized(5.0, 1.0)
-T1_S, T2_S = sized((40.0, 55.0), (6.0, 8.0))
+TIMEOUT_S = sized(10.0, 2.5)
+HELD_S = sized(5.0, 1.2)
+T1_S, T2_S = sized((40.0, 55.0), (8.0, 9.5))
 """An hour and two of the case: far enough for all that goes before, near enough to see what really fires."""
 MAX_LAG_S = 0.5
+LONG_S = 30
 
 
 class Rig(NamedTuple):
@@ -80,7 +81,7 @@ async def two_clients(rig: Rig, first: Caller) -> None:
     rig.proxy.next(drop_answer=True)
     retry = rig.proxy.next(hold=True)
     late = asyncio.create_task(first.arm(rig.id, rig.t1))
-    await asyncio.wait_for(retry.arrived.wait(), TIMEOUT_S)
+    await asyncio.wait_for(retry.arrived.wait(), LONG_S)
     async with AsyncTimerd(rig.timerd.url) as second:
         assert (await second.arm(rig.id, "t", fire_at=rig.t2)).fire_at == rig.t2
         await asyncio.sleep(HELD_S)  # the case
@@ -99,7 +100,7 @@ async def two_clients_guarded(rig: Rig, first: Caller) -> None:
         rig.proxy.next(drop_answer=True)
         retry = rig.proxy.next(hold=True)
         late = asyncio.create_task(first.arm(rig.id, rig.t1, if_generation=seen.generation))
-        await asyncio.wait_for(retry.arrived.wait(), TIMEOUT_S)
+        await asyncio.wait_for(retry.arrived.wait(), LONG_S)
         shown = await second.get(rig.id)
         assert shown is not None
         assert shown.fire_at == rig.t1, "the first attempt was applied"
@@ -131,7 +132,7 @@ async def two_overlapping_arms(rig: Rig, client: Caller) -> None:
     """Called one after the other, both open; the first is held up on its way, and tried again meanwhile."""
     slow = rig.proxy.next(hold=True)
     first = asyncio.create_task(client.arm(rig.id, rig.t1))
-    await asyncio.wait_for(slow.arrived.wait(), TIMEOUT_S)
+    await asyncio.wait_for(slow.arrived.wait(), LONG_S)
     second = asyncio.create_task(client.arm(rig.id, rig.t2))
     assert (await client.arm(f"other-{rig.id}", rig.t2 + timedelta(days=1))).status == "created"
     assert not second.done(), "the second overtook the first"

@@ -95,7 +95,7 @@ class RequestProxy:
                 await asyncio.shield(work)
                 if fault.drop_answer:
                     return
-        except (asyncio.IncompleteReadError, ConnectionError):
+        except (asyncio.CancelledError, asyncio.IncompleteReadError, ConnectionError):
             pass
         finally:
             writer.close()
