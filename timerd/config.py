@@ -47,15 +47,17 @@ def option_names() -> list[str]:
     return [field.name for field in msgspec.structs.fields(Config) if field.name not in _NOT_OPTIONS]
 
 
-def read_config(flags: Mapping[str, Any], environment: Mapping[str, str], file: str | None) -> Config:
-    """Put the three sources together. Raises ConfigError."""
-    values: dict[str, Any] = {}
+def read_config(
+    flags: Mapping[str, Any], environment: Mapping[str, str], file: str | None, defaults: Mapping[str, Any] = {}
+) -> Config:
+    """Put the three sources together; `defaults` stand in place of the usual ones. Raises ConfigError."""
+    values: dict[str, Any] = dict(defaults)
     if file is not None:
         try:
-            values.update(tomllib.loads(Path(file).read_text()))
+            read = tomllib.loads(Path(file).read_text())
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             raise ConfigError(f"--config {file}: {error}") from None
-        values = {name.replace("-", "_"): value for name, value in values.items()}
+        values.update({name.replace("-", "_"): value for name, value in read.items()})
     for name in option_names():
         if (value := environment.get(f"TIMERD_{name.upper()}")) not in (None, ""):
             values[name] = value

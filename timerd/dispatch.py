@@ -103,6 +103,16 @@ class Dispatch:
         self._dispatcher.set_types(types)
         self._runner.ring()
 
+    def hurry(self, hurried: bool) -> None:
+        """Whether batches leave without waiting for more."""
+        self._dispatcher.hurry(hurried)
+        self._runner.ring()
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is under way."""
+        return self._dispatcher.idle()
+
     def begin_drain(self) -> None:
         """Begin nothing new."""
         self._dispatcher.drain()

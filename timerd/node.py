@@ -53,7 +53,9 @@ from timerd.ports import Catalog, Clock, Deliver, Log
 from timerd.report import NodeTally, ShardReport, StatusReport
 from timerd.runner import Runner
 from timerd.tallies import sum_up
+from timerd.turner import Turner
 from timerd.upkeep import Upkeep
+from timerd.virtual_clock import VirtualClock
 
 PAUSE_AGAIN_S: Final = 1.0  # between two attempts to store that a type is paused
 PAGE_ROUNDS: Final = 8  # times all shards are asked for one page; then it may be short
@@ -114,6 +116,10 @@ class Node:
         if self.failed.done():
             first.cancel()
             self.failed.result()
+
+    def turner(self, clock: VirtualClock) -> Turner:
+        """What turns `clock`, which the node was made with."""
+        return Turner(self._runner, self._dispatch, clock, self.tally, lambda: self._tell_types(self._types.known))
 
     def drain(self) -> None:
         """Begin no more deliveries; the node is no longer ready."""
@@ -243,9 +249,12 @@ class Node:
         return self._expired(expires_at) or await self._types.delete(name, live)
 
     def _types_changed(self, types: Mapping[str, TimerType]) -> None:
+        self._tell_types(types)
+        self._dispatch.set_types(types)
+
+    def _tell_types(self, types: Mapping[str, TimerType]) -> None:
         for shard in self._runner.shards:
             self._runner.send(shard, SetTypes(types))
-        self._dispatch.set_types(types)
 
     def _pause(self, name: str, reason: str) -> None:
         """A target is gone (410): its type waits until someone resumes it."""

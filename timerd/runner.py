@@ -37,6 +37,8 @@ class Runner:
         to be called again, or None."""
         self.on_durable: Callable[[int], None] = lambda appended: None
         """Told after each turn, with the bytes it appended, when state and log say the same."""
+        self.on_quiet: Callable[[int | None], None] = lambda wakes_in_ms: None
+        """Told when nothing is left to do now, with the ms until time alone brings something, or None."""
         self._log = log
         self._clock = clock
         self._wheel = Wheel()
@@ -115,8 +117,11 @@ class Runner:
         if self._rung:
             await asyncio.sleep(0)  # let the loop serve others between two turns
         else:
-            delay = self._delay_ms()
+            wakes_in_ms = self._wakes_in_ms()
+            delay = SLEEP_MS_MAX if wakes_in_ms is None else min(SLEEP_MS_MAX, wakes_in_ms)
             if delay > 0:
+                if not self._bell.is_set():
+                    self.on_quiet(wakes_in_ms)
                 loop = asyncio.get_running_loop()
                 alarm = loop.call_later(delay / 1000, self._bell.set)
                 await self._bell.wait()
@@ -125,10 +130,8 @@ class Runner:
                 await asyncio.sleep(0)
         self._bell.clear()
 
-    def _delay_ms(self) -> int:
-        wheel = self._wheel.delay_ms(self._clock.now())
-        return min(
-            SLEEP_MS_MAX,
-            SLEEP_MS_MAX if wheel is None else wheel,
-            SLEEP_MS_MAX if self._next_call_ms is None else max(1, self._next_call_ms),
-        )
+    def _wakes_in_ms(self) -> int | None:
+        delays = [] if self._next_call_ms is None else [max(1, self._next_call_ms)]
+        if (wheel := self._wheel.delay_ms(self._clock.now())) is not None:
+            delays.append(wheel)
+        return min(delays, default=None)

@@ -24,8 +24,9 @@ import msgspec
 import structlog
 import uvicorn
 import uvloop
+from starlette.types import ASGIApp
 
-from timerd import boot
+from timerd import boot, dev
 from timerd.clock import SystemClock
 from timerd.config import Config, ConfigError
 from timerd.deliver import HttpDeliver
@@ -40,7 +41,9 @@ from timerd.engine.errors import (
 from timerd.engine.instant import parse_duration
 from timerd.engine.settings import Settings
 from timerd.node import Node
+from timerd.ports import Clock
 from timerd.stderr import Stderr, keep_standard_descriptors, say
+from timerd.virtual_clock import VirtualClock
 from timerd_api.app import create_app
 from timerd_api.connection import Connection, Crowd
 from timerd_api.problem import Problem
@@ -79,8 +82,8 @@ def configure_logging(level: str) -> None:
     )
 
 
-def run(config: Config) -> int:
-    """Serve until told to stop; the exit code."""
+def run(config: Config, *, virtual: bool = False) -> int:
+    """Serve until told to stop; the exit code. `virtual`: by a clock that stands still until it is turned."""
     keep_standard_descriptors()
     for number in _stop_signals():
         signal.signal(number, _stop_at_once)
@@ -91,7 +94,7 @@ def run(config: Config) -> int:
     except ConfigError as error:
         return _refuse(EXIT_CONFIG, str(error))
     try:
-        return uvloop.run(_serve(config, settings, api_settings))
+        return uvloop.run(_serve(config, settings, api_settings, virtual))
     except DirectoryLocked as error:
         return _refuse(EXIT_LOCKED, str(error))
     except Unreadable as error:
@@ -214,18 +217,27 @@ def _raise_descriptor_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-async def _serve(config: Config, settings: Settings, api_settings: ApiSettings) -> int:
+async def _serve(config: Config, settings: Settings, api_settings: ApiSettings, virtual: bool) -> int:
     _raise_descriptor_limit()
     listener = _listen(config)
     directory = Path(config.data)
     os.umask(0o077)  # payloads are in the log, secrets in the catalogue: they are nobody else's
+    clock: Clock
+    if virtual:
+        clock = dev.open_clock(directory)
+    else:
+        dev.check_real(directory)
+        clock = SystemClock()
     worker = ThreadWorker()
     file_log = await FileLog.open(directory, OsDisk(), worker, segment_bytes=config.segment_bytes)
     catalog = await SqliteCatalog.open(directory / "catalog.sqlite")
     try:
-        node = await boot.start(settings, file_log, catalog, SystemClock(), HttpDeliver(), random.random)
+        node = await boot.start(settings, file_log, catalog, clock, HttpDeliver(), random.random)
         await _put_types(node, config)
-        return await _serve_node(config, api_settings, node, listener)
+        turner = None
+        if isinstance(clock, VirtualClock):
+            turner = dev.KeptTurner(directory, clock, node.turner(clock).turn_to)
+        return await _serve_node(config, node, create_app(node, api_settings, turner), listener)
     finally:
         await catalog.close()
 
@@ -257,11 +269,11 @@ async def _put_types(node: Node, config: Config) -> None:
             raise ConfigError(f"type {name} in the configuration file: {stored.detail}")
 
 
-async def _serve_node(config: Config, api_settings: ApiSettings, node: Node, listener: socket.socket) -> int:
+async def _serve_node(config: Config, node: Node, app: ASGIApp, listener: socket.socket) -> int:
     crowd = Crowd(_connections_max(), lambda: node.clock.now().wall_ms)
     server = _Server(
         uvicorn.Config(
-            create_app(node, api_settings),
+            app,
             http=cast(Any, functools.partial(Connection, crowd=crowd)),
             ws="none",
             lifespan="off",

@@ -20,10 +20,11 @@ from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from timerd.engine.instant import format_instant
-from timerd_api import arms, contract_page, dead_letters, openapi, operations, timers, types
+from timerd_api import arms, clock, contract_page, dead_letters, openapi, operations, timers, types
 from timerd_api.access import Access
 from timerd_api.arms import Arms
 from timerd_api.body import JSON, Intake
+from timerd_api.clock import Turner
 from timerd_api.items import Items
 from timerd_api.problem import INTERNAL_ERROR, METHOD_NOT_ALLOWED, NOT_FOUND, Problem
 from timerd_api.service import Service
@@ -37,13 +38,16 @@ _REPEAT_MS: Final = 1_000  # a full disk refuses every arm; a log line for each 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("timerd.api")
 
 
-def create_app(service: Service, settings: ApiSettings) -> ASGIApp:
-    """The API of a service, as an ASGI application. It keeps no state but counts of what is in progress."""
-    return _Door(service, settings)
+def create_app(service: Service, settings: ApiSettings, turner: Turner | None = None) -> ASGIApp:
+    """The API of a service, as an ASGI application. It keeps no state but counts of what is in progress.
+
+    With a `turner`, of a service on a virtual clock, it has routes to show and to turn that.
+    """
+    return _Door(service, settings, turner)
 
 
 class _Door:
-    def __init__(self, service: Service, settings: ApiSettings) -> None:
+    def __init__(self, service: Service, settings: ApiSettings, turner: Turner | None) -> None:
         self._clock = service.clock
         self._access = Access(settings)
         self._failures = _Failures(service)
@@ -55,7 +59,7 @@ class _Door:
         )
         items = Items(lambda: service.types, settings.max_horizon_ms, settings.max_payload_bytes)
         self._arms = Arms(service, items, intake)
-        self._surface = _surface(service, intake, self._failures)
+        self._surface = _surface(service, intake, self._failures, turner)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -134,16 +138,18 @@ def _internal() -> Problem:
     return Problem(INTERNAL_ERROR, "the request failed; the server's log says why")
 
 
-def _surface(service: Service, intake: Intake, failures: _Failures) -> FastAPI:
+def _surface(service: Service, intake: Intake, failures: _Failures, turner: Turner | None) -> FastAPI:
     """All routes but the short way, under FastAPI. It makes no contract of its own and redirects nothing."""
-    document = openapi.document()
-    contract, page = openapi.encoded(), contract_page.render(document)
+    document = openapi.document(virtual=turner is not None)
+    contract, page = openapi.encoded(document), contract_page.render(document)
     app = FastAPI(title="timerd", openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     turns = Turns()
     timers.add_routes(app.router, service, intake, turns)
     types.add_routes(app.router, service, intake)
     dead_letters.add_routes(app.router, service, intake, turns)
     operations.add_routes(app.router, service)
+    if turner is not None:
+        clock.add_routes(app.router, service.clock, turner, intake)
 
     @app.get("/openapi.json")
     async def show_contract(request: Request) -> Response:

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from timerd_api import delivery, schema
+from timerd_api import clock, delivery, schema
 from timerd_api.access import OPEN
 from timerd_api.body import JSON, MSGPACK
 from timerd_api.problem import KINDS, MEDIA_TYPE, TYPE_PREFIX, ProblemView
@@ -113,6 +113,13 @@ CALLS: Final = (
     Call("get", "/docs", "This contract, to be read", {200: "text/html"}),
 )  # fmt: skip
 
+# Of a service on a virtual clock alone.
+CLOCK_CALLS: Final = (
+    Call("get", "/v1/clock", "What the virtual clock shows", {200: clock.ClockItem}),
+    Call("post", "/v1/clock:advance", "Turn it; answered when all that is due by then has been delivered",
+         {200: clock.ClockAnswer}, clock.ClockAdvance, (), ("validation",)),
+)  # fmt: skip
+
 # The other direction: the call that timerd makes, to the url of a type.
 DELIVERY: Final = Call(
     "post", "delivery", "A batch of due timers, POSTed to the url of their type",
@@ -145,15 +152,16 @@ _TAKES_ANYTHING: Final = frozenset(("/metrics", "/openapi.json", "/docs"))
 _PATH_PARAMETERS: Final = {"id": "a timer's id, percent-encoded as one segment", "name": "a type's name"}
 
 
-def document() -> dict[str, Any]:
-    """The OpenAPI 3.1 document."""
+def document(*, virtual: bool = False) -> dict[str, Any]:
+    """The OpenAPI 3.1 document; `virtual`: of a service on a virtual clock."""
+    calls = CALLS + CLOCK_CALLS if virtual else CALLS
     structs = {
-        shape for call in (*CALLS, DELIVERY) for shape in (call.body, *call.answers.values()) if isinstance(shape, type)
+        shape for call in (*calls, DELIVERY) for shape in (call.body, *call.answers.values()) if isinstance(shape, type)
     }
     ordered = sorted(structs, key=lambda struct: struct.__name__)
     _, components = msgspec.json.schema_components([*ordered, ProblemView], ref_template="#/components/schemas/{name}")
     paths: dict[str, dict[str, Any]] = {}
-    for call in CALLS:
+    for call in calls:
         paths.setdefault(call.path, {})[call.method] = _operation(call)
     return {
         "openapi": "3.1.0",
@@ -248,9 +256,9 @@ def _problem(names: str) -> dict[str, Any]:
     }
 
 
-def encoded() -> bytes:
-    """The document as it is served and kept."""
-    return msgspec.json.format(msgspec.json.encode(document()), indent=2) + b"\n"
+def encoded(shown: dict[str, Any] | None = None) -> bytes:
+    """A document as it is served and kept."""
+    return msgspec.json.format(msgspec.json.encode(document() if shown is None else shown), indent=2) + b"\n"
 
 
 if __name__ == "__main__":

@@ -50,6 +50,25 @@ def test_every_route_is_in_it_and_no_other(service: FakeService) -> None:
     }
 
 
+def test_a_virtual_clock_adds_its_routes(service: FakeService) -> None:
+    class Turner:
+        async def turn_to(self, wall_ms: int) -> int:
+            return 0
+
+    app = create_app(service, ApiSettings(), Turner())
+    assert isinstance(app, _Door)
+    assert isinstance(app._surface, FastAPI)
+    routes = {(m.lower(), r.path) for r in app._surface.routes for m in r.methods}  # type: ignore[attr-defined]
+    added = {(call.method, call.path) for call in openapi.CLOCK_CALLS}
+    assert (
+        routes | {("post", "/v1/timers"), ("put", "/v1/timers/{id}")}
+        == {(call.method, call.path) for call in openapi.CALLS} | added
+    )
+    document = openapi.document(virtual=True)
+    validate(document)
+    assert document["paths"].keys() - openapi.document()["paths"].keys() == {path for _, path in added}
+
+
 def test_operation_ids_are_unique() -> None:
     operations = [o for path in openapi.document()["paths"].values() for o in path.values()]
     assert len({o["operationId"] for o in operations}) == len(operations)

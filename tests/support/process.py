@@ -27,6 +27,8 @@ Pages = list[dict[str, Any]]  # the class has a method `list`, which hides the b
 class Process:
     """One data directory, and the process that has it, if any."""
 
+    command = "serve"
+
     def __init__(
         self, data: Path, *options: str, env: Mapping[str, str] | None = None, inside: Sequence[str] = ()
     ) -> None:
@@ -65,7 +67,7 @@ class Process:
     async def spawn(self) -> "asyncio.Future[bool]":
         """Start; the future says whether a ready line came before the end of stderr."""
         self.process = await asyncio.create_subprocess_exec(
-            *self.inside, sys.executable, "-m", "timerd", "serve",
+            *self.inside, sys.executable, "-m", "timerd", self.command,
             "--data", str(self.data), "--port", "0", *self.options,
             env={**os.environ, "PYTHONUNBUFFERED": "1", **self.env},
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,

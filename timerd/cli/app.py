@@ -33,6 +33,7 @@ def main(
 
 
 app.command("serve")(serving.serve_command)
+app.command("dev", help=serving.DEV_HELP)(serving.dev_command)
 app.command("demo")(demo.demo_command)
 app.command("bench")(bench.bench_command)
 app.command("arm")(timers.arm_command)

@@ -1,12 +1,20 @@
-"""`timerd serve`: flags, environment and file become one checked configuration."""
+"""`timerd serve` and `timerd dev`: flags, environment and file become one checked configuration."""
 
 import os
-from typing import Annotated, Any
+import tempfile
+from collections.abc import Mapping
+from functools import wraps
+from typing import Annotated, Any, Final
 
 import typer
 
 from timerd import serve
-from timerd.config import ConfigError, read_config
+from timerd.config import Config, ConfigError, read_config
+
+DEV_HELP: Final = (
+    "Serve on a virtual clock, which stands still until POST /v1/clock:advance turns it: to try out, and to test, what "
+    "happens in sixty days. The options are those of serve; without --data everything is gone at the end."
+)
 
 
 def serve_command(
@@ -37,10 +45,20 @@ def serve_command(
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.  [default: info]")] = None,
 ) -> None:
     """Serve until SIGTERM. Options are also TIMERD_<NAME> and keys in the file: flag over environment over file."""
-    flags: dict[str, Any] = {name: value for name, value in locals().items() if name != "config"}
+    raise typer.Exit(serve.run(_read(locals(), {})))
+
+
+@wraps(serve_command)
+def dev_command(**options: Any) -> None:
+    """Serve by a clock that stands still until it is turned."""
+    with tempfile.TemporaryDirectory(prefix="timerd-dev-") as scratch:
+        raise typer.Exit(serve.run(_read(options, {"data": scratch}), virtual=True))
+
+
+def _read(options: Mapping[str, Any], defaults: Mapping[str, Any]) -> Config:
+    flags = {name: value for name, value in options.items() if name != "config"}
     try:
-        settings = read_config(flags, os.environ, config or os.environ.get("TIMERD_CONFIG"))
+        return read_config(flags, os.environ, options["config"] or os.environ.get("TIMERD_CONFIG"), defaults)
     except ConfigError as error:
         typer.echo(f"timerd: {error}", err=True)
         raise typer.Exit(serve.EXIT_CONFIG) from None
-    raise typer.Exit(serve.run(settings))

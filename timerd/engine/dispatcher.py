@@ -108,6 +108,7 @@ class Dispatcher:
         self._types: Mapping[str, TimerType] | None = None
         self._moved: set[str] = set()
         self._draining = False
+        self._hurried = False
 
     # ---- events
 
@@ -167,6 +168,12 @@ class Dispatcher:
             batch.flow.open.remove(settled.batch_no)
         self._move(batch.flow)
 
+    def hurry(self, hurried: bool) -> None:
+        """Whether batches leave as they are, without waiting for more: for who will not let time pass."""
+        if self._hurried != hurried:
+            self._hurried = hurried
+            self._changed.update(dict.fromkeys(self._flows))
+
     def drain(self) -> None:
         """Begin no more batches. Those that are open end as usual, and `idle` says when."""
         self._draining = True
@@ -181,7 +188,7 @@ class Dispatcher:
         names, self._changed = [*self._changed, *due], {}
         for name in names:
             flow = self._flows[name]
-            while not self._draining and (choice := flow.choose(now)) is not None:
+            while not self._draining and (choice := flow.choose(now, self._hurried)) is not None:
                 self._take(now, flow, choice)
             if flow.idle:
                 del self._flows[name]

@@ -157,13 +157,15 @@ class Flow:
         """Whether the flow could be forgotten."""
         return self.type is None and not self.open and not self._lanes
 
-    def choose(self, now: Now) -> Choice | None:
-        """The next batch that may leave now, or None until `wake` or the next event."""
+    def choose(self, now: Now, hurried: bool = False) -> Choice | None:
+        """The next batch that may leave now, or None until `wake` or the next event. `hurried`: none waits for more."""
         self.wake = (None, None)
         type = self.type
         if type is None or self.gone or type.state != "active" or len(self.open) >= type.max_in_flight:
             return None
         closes_at = self._closes_at(type)
+        if hurried and closes_at is not None:
+            closes_at = 0
         first = self._lanes[0] if closes_at is not None and closes_at <= now.wall_ms else None
         if first is None:
             self.wake = (closes_at, None)

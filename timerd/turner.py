@@ -1,0 +1,73 @@
+"""The turner: turns a virtual clock, stopping wherever something becomes due until that has been delivered.
+
+Real time passes meanwhile, as much as deliveries take, and shows nowhere. Between two stops nothing happens, so sixty
+days without a timer are one step. At the end batches leave without waiting for more, so that what is due has been
+delivered when the turn returns; on the way they wait for `max_lag`, as ever.
+
+It does not know what time it is for anybody else, nor what a delivery is.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from timerd.dispatch import Dispatch
+from timerd.report import NodeTally
+from timerd.runner import Runner
+from timerd.virtual_clock import VirtualClock
+
+
+class Turner:
+    """Of one node; `tally` is the node's, and `look` lets all its shards look at once for what is due."""
+
+    def __init__(
+        self,
+        runner: Runner,
+        dispatch: Dispatch,
+        clock: VirtualClock,
+        tally: Callable[[], Awaitable[NodeTally]],
+        look: Callable[[], None],
+    ) -> None:
+        self._runner = runner
+        self._dispatch = dispatch
+        self._clock = clock
+        self._tally = tally
+        self._look = look
+        self._turning = asyncio.Lock()
+        self._quiet: asyncio.Future[int | None] | None = None
+        runner.on_quiet = self._on_quiet
+
+    async def turn_to(self, wall_ms: int) -> int:
+        """Let the clock show `wall_ms`, and deliver everything that is due by then; how many timers were fired.
+
+        Where the clock shows more already it stays. What waits for a retry, a pause or a breaker beyond that time
+        still waits. Turns that are asked for at once come one after the other.
+        """
+        async with self._turning:
+            before = await self._fired()
+            try:
+                while (now_ms := self._clock.now().wall_ms) < wall_ms:
+                    wakes_in_ms = await self._settled()
+                    step_ms = wall_ms - now_ms
+                    self._clock.turn_to(now_ms + (step_ms if wakes_in_ms is None else min(step_ms, wakes_in_ms)))
+                self._dispatch.hurry(True)
+                self._look()  # a shard's wake-up may be some ms behind what it is for, so that wake-ups fall together
+                await self._settled()
+            finally:
+                self._dispatch.hurry(False)
+            return await self._fired() - before
+
+    async def _fired(self) -> int:
+        return sum(report.fired for report in (await self._tally()).types.values())
+
+    async def _settled(self) -> int | None:
+        """Wait until nothing is under way; the ms until time brings something, or None."""
+        self._quiet = asyncio.get_running_loop().create_future()
+        self._runner.ring()
+        try:
+            return await self._quiet
+        finally:
+            self._quiet = None
+
+    def _on_quiet(self, wakes_in_ms: int | None) -> None:
+        if self._quiet is not None and not self._quiet.done() and self._dispatch.idle:
+            self._quiet.set_result(wakes_in_ms)
