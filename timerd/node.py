@@ -45,9 +45,9 @@ from timerd.engine.message import (
 from timerd.engine.ring import RingTable, slot_of
 from timerd.engine.settings import Settings
 from timerd.engine.shard import Shard
-from timerd.engine.timer import INLINE_PAYLOAD_BYTES, BodyRef, Timer, TimerType
+from timerd.engine.timer import INLINE_PAYLOAD_BYTES, Timer, TimerType
 from timerd.gathering import Gathering, merge_arm, split_arm
-from timerd.pages import BEGINNING, page_token_of, read_token
+from timerd.pages import BEGINNING, fitting, page_token_of, read_token
 from timerd.payloads import with_bodies
 from timerd.ports import Catalog, Clock, Deliver, Log
 from timerd.report import NodeTally, ShardReport, StatusReport
@@ -59,7 +59,6 @@ from timerd.virtual_clock import VirtualClock
 
 PAUSE_AGAIN_S: Final = 1.0  # between two attempts to store that a type is paused
 PAGE_ROUNDS: Final = 8  # times all shards are asked for one page; then it may be short
-PAGE_BYTES_MAX: Final = 4 << 20  # of payloads in one page, or one timer: a thousand large ones would be 64 MiB
 
 Views = list[TimerView]
 
@@ -422,7 +421,7 @@ class Node:
             found += sorted(seen, key=lambda item: (item[0], item[1].id))
             if upto is None or len(found) >= page_size:
                 break
-        if len(found) > (count := _fitting(found, page_size)):
+        if len(found) > (count := fitting(found, page_size)):
             found = found[:count]
             upto = (found[-1][0], found[-1][1].id)
         views = await self._with_bodies([view for _, view in found])
@@ -443,17 +442,6 @@ class Node:
     async def list(self, filter: Filter, page_size: int, page_token: str | None) -> tuple[Views, str | None] | Refused:
         """A page of timers in the order of (slot, id): stable whatever fires meanwhile."""
         return await self._pages(page_size, page_token, lambda after, token: List(filter, after, page_size, token))
-
-
-def _fitting(found: Sequence[tuple[int, TimerView]], count: int) -> int:
-    """How many of these, at most `count` and at least one, have payloads that fit a page."""
-    room = PAGE_BYTES_MAX
-    for index, (_, view) in enumerate(found[:count]):
-        payload = view.payload
-        room -= payload.length if isinstance(payload, BodyRef) else len(payload or b"")
-        if room < 0 and index:
-            return index
-    return min(count, len(found))
 
 
 def _large_payloads(timers: Sequence[Timer]) -> list[tuple[Timer, bytes]]:

@@ -10,7 +10,7 @@ import pytest
 from tests.support.process import Process
 from tests.support.slow_disk import SlowDisk
 from timerd.inbox import WAIT_MS_MAX
-from timerd.node import PAGE_BYTES_MAX
+from timerd.pages import PAGE_BYTES_MAX
 
 LARGE = "x" * 60_000
 ITEMS = 100  # 6 MB a request: six are beyond one shard's inbox
