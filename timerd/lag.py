@@ -51,7 +51,8 @@ class LagSamples:
             self._forget(boot_s)
         second = self._seconds[-1]
         second.largest = max(second.largest, wall_ms - oldest)
-        second.add([wall_ms - timer.due_at for timer in timers[::step]])
+        # (None is negative: generations go on where the wall clock has gone back.)
+        second.add([max(0, wall_ms - timer.due_at) for timer in timers[::step]])
 
     def report(self, boot_s: int) -> LagWindow:
         """The last minute as of now."""

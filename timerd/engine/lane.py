@@ -112,6 +112,8 @@ class Lane:
         self._ready_count = 0
         self._urgent: dict[str, Timer] = {}
         self._popped_at = 0  # Unix ms; whatever is ready was due by then
+        self._first: Timer | None = None  # of what is ready, when last reported
+        self._first_since = 0
         self._retries: dict[int, RetryQueue] = {}
         self._reported: dict[int, tuple[int, int, bool]] = {}
         self.batch_size = 0  # nothing becomes ready before the type is known
@@ -239,6 +241,7 @@ class Lane:
             self.leave(timer)
             timer.state = state
         self._ready = deque(timer for timer in self._ready if timer.state == READY)
+        self._first = None
         self._due.push(early)
         self.changed = True
 
@@ -277,7 +280,7 @@ class Lane:
         """What the dispatcher does not know yet."""
         while self._ready and self._ready[0].state != READY:
             self._ready.popleft()
-        since = self._ready[0].due_at if self._ready else 0
+        since = self._waits_since(self._ready[0]) if self._ready else 0
         lanes = dict.fromkeys(self._reported, (0, 0, False))
         lanes[0] = (self._ready_count + len(self._urgent), since, bool(self._urgent))
         for limit, queue in self._retries.items():
@@ -320,7 +323,8 @@ class Lane:
 
     def oldest_due_at(self, now_ms: int) -> int | None:
         """Unix ms since when the longest waiting due timer waits (of the first thousand)."""
-        return min((timer.due_at for timer in islice(self._first_attempts_due(now_ms), 1_000)), default=None)
+        timers = islice(self._first_attempts_due(now_ms), 1_000)
+        return min((min(timer.due_at, now_ms) for timer in timers), default=None)
 
     def count_due(self, now_ms: int, limit: int) -> int:
         """How many first attempts are due and neither in flight nor held, counted up to `limit`."""
@@ -333,6 +337,17 @@ class Lane:
             found += [e[2] for e in islice(queue.entries(), LOOK) if e[2].state == RETRYING and e[2].failure is e[3]]
             found += [e[2] for e in queue.ready if _is_ready(e)]
         return nsmallest(count, found + self._due.soonest(count))
+
+    def _waits_since(self, first: Timer) -> int:
+        """Unix ms from which the wait of the first that is ready counts.
+
+        Its acceptance may lie ahead: generations go on where the wall clock has gone back. It waits from now on then,
+        and no longer than others.
+        """
+        if first is not self._first:
+            self._first = first
+            self._first_since = min(first.due_at, self._popped_at)
+        return self._first_since
 
     def _first_attempts_due(self, now_ms: int) -> Iterator[Timer]:
         ready = (*self._urgent.values(), *self._ready)

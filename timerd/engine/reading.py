@@ -58,7 +58,7 @@ def tally(draft: Draft, message: Tally) -> None:
     types: dict[str, TypeTally] = {}
     held_due = [timer for timer in state.held.values() if timer.fire_at <= wall_ms]
     held = Counter(timer.type for timer in held_due)
-    oldest = min((timer.due_at for timer in held_due), default=None)
+    oldest = min((min(timer.due_at, wall_ms) for timer in held_due), default=None)
     for name, lane in state.lanes.items():
         t: Totals = lane.totals
         types[name] = TypeTally(

@@ -32,7 +32,7 @@ def take(draft: Draft, message: Take) -> None:
             timer.id
             for timer in timers
             if (timer.failure is not None and timer.failure.unknown)
-            or (timer.generation <= state.unclean_generation and timer.due_at <= state.unclean_at)
+            or (timer.generation <= state.unclean_generation and timer.fire_at <= state.unclean_at)
         )
     draft.effects.append(Taken(message.batch_no, state.shard, timers, tried_at, flagged))
 

@@ -252,7 +252,8 @@ class State:
     def _owned(self, record: Owned) -> None:
         self.epoch = record.epoch
         if not record.clean:
-            self.unclean_at = max(self.unclean_at, record.at)  # the wall clock may have gone back between two of them
+            # The wall clock may have gone back between two of them, and since what was delivered last.
+            self.unclean_at = max(self.unclean_at, record.at, self.last // 1000)
             self.unclean_generation = self.last
 
     def _closed(self, record: Closed) -> None:
