@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
+from types import SimpleNamespace
 from typing import Any, Final
 
 import aiohttp.connector
@@ -21,7 +22,7 @@ from tests.sim.swarm import Swarm
 from timerd import boot, upkeep
 from timerd.engine import shard
 from timerd.engine.ring import RingTable, build_table
-from timerd_api import contract_page, openapi
+from timerd_api import contract_page, openapi, turns
 
 
 class _Table(RingTable, frozen=True):
@@ -62,7 +63,9 @@ _ALWAYS: Final = (
 def turned(swarm: Swarm, loop: VirtualLoop) -> Iterator[None]:
     """Everything as the run is to have it."""
     drawn = (
-        (aiohttp.connector, "monotonic", loop.time),  # it takes the loop's and the system's for the same
+        # They take the loop's time and the system's for the same.
+        (aiohttp.connector, "monotonic", loop.time),
+        (turns, "time", SimpleNamespace(monotonic=loop.time)),
         (upkeep, "LOOK_BYTES", swarm.look_bytes),
         (shard, "SLICE_TIMERS", swarm.slice_timers),
         (upkeep, "SLICE_TIMERS", swarm.slice_timers),

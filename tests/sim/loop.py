@@ -60,6 +60,17 @@ class _Selector(selectors.BaseSelector):
         return []
 
 
+class _Future(asyncio.Future[Any]):
+    """A future whose place in a set depends on when it was made, not on where in memory: sets of them have an order."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, number: int) -> None:
+        super().__init__(loop=loop)
+        self._number = number
+
+    def __hash__(self) -> int:
+        return self._number
+
+
 class VirtualLoop(asyncio.SelectorEventLoop):
     """`time()` begins at 0. What raises in a callback is kept in `errors`."""
 
@@ -67,12 +78,18 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._virtual = _Selector()
         self.errors: list[BaseException] = []
         self.network: Network | None = None
+        self._futures = 0
+        self.tasks_made = 0
         super().__init__(self._virtual)
         self.set_exception_handler(self._note)
 
     def time(self) -> float:
         """Virtual seconds."""
         return self._virtual.now
+
+    def create_future(self) -> asyncio.Future[Any]:
+        self._futures += 1
+        return _Future(self, self._futures)
 
     async def getaddrinfo(self, host: Any, port: Any, **options: Any) -> list[Any]:
         assert self.network is not None, "nothing here has a network"

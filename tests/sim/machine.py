@@ -16,10 +16,13 @@ from contextvars import Context, ContextVar, copy_context
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 from tests.sim.disk import FakeDisk
 from timerd_storage import body
+
+if TYPE_CHECKING:
+    from tests.sim.loop import VirtualLoop
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -76,9 +79,21 @@ class Process:
 _PROCESS: ContextVar[Process | None] = ContextVar("process", default=None)
 
 
-def make_task(loop: asyncio.AbstractEventLoop, work: Any, context: Context | None = None) -> "asyncio.Task[Any]":
+class _Task(asyncio.Task[Any]):
+    """A task whose place in a set depends on when it was made, not on where in memory: sets of them have an order."""
+
+    def __init__(self, work: Any, loop: "VirtualLoop", context: Context | None) -> None:
+        loop.tasks_made += 1
+        self._number = loop.tasks_made
+        super().__init__(work, loop=loop, context=context)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
+def make_task(loop: Any, work: Any, context: Context | None = None) -> "asyncio.Task[Any]":
     """A task factory: tasks belong to the process in whose context they begin."""
-    task: asyncio.Task[Any] = asyncio.Task(work, loop=loop, context=context)
+    task = _Task(work, loop, context)
     process = _PROCESS.get() if context is None else context.get(_PROCESS)
     if process is not None:
         process.own(task)
@@ -97,7 +112,8 @@ class SimDisk(FakeDisk):
         self.bad_bodies = False
         """No payload that lies apart can be read."""
         self.failed = False
-        """It has."""
+        """It has, and the process may end over it."""
+        self.starting = True
         self.on_call = self._consult
 
     def kill(self) -> None:
@@ -115,7 +131,8 @@ class SimDisk(FakeDisk):
         if bad or verb == self.fail_next:
             if not bad:
                 self.fail_next = None
-            self.failed = True
+            # A payload that can't be read keeps a process from starting, and ends none.
+            self.failed = self.failed or self.starting or not bad
             raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
 
 

@@ -296,6 +296,7 @@ class World:
         await node.start()
         self.node, self._log = node, log
         self._wire.front.node = node
+        self.disk.starting = False
         self._up.set()
 
     def end(self, how: str) -> None:
@@ -305,6 +306,7 @@ class World:
             return
         self._up.clear()
         self.node = None
+        self.disk.starting = True
         process.end()
         if how == "power cuts":
             self.disk.crash(self._random)
