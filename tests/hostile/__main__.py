@@ -50,6 +50,13 @@ def fuzz(options: argparse.Namespace) -> int:
     return bool(failures)
 
 
+def abuse(options: argparse.Namespace) -> int:
+    """What a well-behaved client feels of each attack."""
+    from tests.hostile import abuse as measurement
+
+    return measurement.main(options.attack, options.rounds, options.seconds)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.hostile", description=__doc__)
     commands = parser.add_subparsers(required=True)
@@ -63,6 +70,11 @@ def main() -> int:
     command.add_argument("--target")
     command.add_argument("--replay", help="what a failure printed")
     command.set_defaults(run=fuzz)
+    command = commands.add_parser("abuse", help=abuse.__doc__)
+    command.add_argument("attack", nargs="*", help="all of them unless named")
+    command.add_argument("--rounds", type=int, default=3)
+    command.add_argument("--seconds", type=float, default=4)
+    command.set_defaults(run=abuse)
     options = parser.parse_args()
     return int(options.run(options))
 

@@ -15,6 +15,7 @@ from tests.support.process import Process
 from tests.support.processor import Processor
 
 FAR = 2_050_000_000_000
+IDLE = int(os.environ.get("TIMERD_IDLE_CONNECTIONS", "4000"))
 FEW = ("prlimit", "--nofile=512:512")
 
 
@@ -61,16 +62,20 @@ async def test_a_crowd_leaves_descriptors_for_the_log_and_for_deliveries(tmp_pat
                 assert (await wire.ask(request("POST", "/v1/timers", {"timers": timers}))).status == 200
             assert descriptors(timerd) < 512
         await processor.until(lambda: len(processor.ids) == 240)
-        assert sum(map(is_closed, crowd)) >= 1_000
+
+        async def let_go() -> bool:
+            return sum(map(is_closed, crowd)) >= len(crowd) - 256
+
+        await timerd.until(let_go)
         for connection in crowd:
             connection.close()
         assert await timerd.stop() == 0
         assert not [line for line in timerd.log if "request_failed" in line]
 
 
-async def test_ten_thousand_idle_connections(tmp_path: Path) -> None:
+async def test_thousands_of_idle_connections(tmp_path: Path) -> None:
     with many_descriptors() as limit:
-        count = min(10_000, (limit - 200) // 2)
+        count = min(IDLE, (limit - 200) // 2)
         async with Process(tmp_path / "data") as timerd:
             await timerd.put_type("t", url="http://127.0.0.1:9/")
             host, port = timerd.url.removeprefix("http://").split(":")
@@ -113,7 +118,7 @@ async def test_memory_does_not_grow_with_what_is_sent(tmp_path: Path, bait: str)
             flooding = asyncio.create_task(flood())
             while not flooding.done() and sent < 50 << 20:  # until it is refused, takes no more, or took very much
                 taken = sent
-                await asyncio.sleep(1)
+                await asyncio.sleep(0.3)
                 if taken == sent:
                     break
             assert timerd.rss_bytes() - before < 40 << 20

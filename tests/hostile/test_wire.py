@@ -7,10 +7,12 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
+from tests.hostile.attacks import limit_cases
 from tests.hostile.wire import JSON, Wire, head, request
 from tests.support.process import Process
 
 FAR = 2_050_000_000_000
+TOO_LARGE = head("POST", "/v1/timers", JSON, "Content-Length: 20000000")
 
 
 def arm(id: str, n: int = 0) -> bytes:
@@ -101,27 +103,14 @@ async def test_a_caller_that_closes_its_half_gets_its_answers(timerd: Process) -
     assert await timerd.get("quarter") is None
 
 
-async def test_a_body_behind_its_refusal_is_passed_over_but_not_for_ever(timerd: Process) -> None:
-    refused = head("POST", "/v1/timers", JSON, "Content-Length: 20000000")
+async def test_a_body_behind_its_refusal_is_passed_over(timerd: Process) -> None:
     async with await Wire.open(timerd.url) as wire:
-        assert (await wire.ask(refused)).status == 413
+        assert (await wire.ask(TOO_LARGE)).status == 413
         await wire.send(b" " * 20_000_000)
         assert (await wire.ask(request("GET", "/healthz"))).status == 200
-    async with await Wire.open(timerd.url) as wire, asyncio.timeout(20):
-        assert (await wire.ask(refused)).status == 413
-
-        async def drip() -> None:
-            while True:
-                await wire.send(b" ")
-                await asyncio.sleep(0.1)
-
-        dripping = asyncio.create_task(drip())
-        assert await wire.ends() == b""
-        dripping.cancel()
-        await asyncio.gather(dripping, return_exceptions=True)
 
 
-async def test_a_head_has_its_time(timerd: Process) -> None:
+async def test_what_does_not_come_is_not_waited_for(timerd: Process) -> None:
     async def silent(start: bytes) -> None:
         async with await Wire.open(timerd.url) as wire:
             await wire.send(start)
@@ -136,10 +125,34 @@ async def test_a_head_has_its_time(timerd: Process) -> None:
             assert (refusal.status, refusal.problem) == (400, "malformed")
             assert await wire.ends() == b""
 
+    async def refused() -> None:
+        """A body that nobody wants, a byte now and then."""
+        async with await Wire.open(timerd.url) as wire:
+            assert (await wire.ask(TOO_LARGE)).status == 413
+            while not wire.reader.at_eof():
+                try:
+                    await wire.send(b" ")
+                except ConnectionError:
+                    break
+                await asyncio.sleep(0.1)
+
     async with asyncio.timeout(20):
         await asyncio.gather(
-            silent(b""), silent(b"\r\n"), dripping(b"GET /healthz HT"), dripping(request("GET", "/healthz")[:-2])
+            refused(),
+            silent(b""),
+            silent(b"\r\n"),
+            dripping(b"GET /healthz HT"),
+            dripping(request("GET", "/healthz")[:-2]),
         )
+
+
+@pytest.mark.parametrize("number", range(len(limit_cases())))
+async def test_every_bound_at_it_and_one_beyond(timerd: Process, number: int) -> None:
+    data, expected = limit_cases()[number]
+    async with await Wire.open(timerd.url) as wire:
+        reply = await wire.ask(data)
+        assert reply.status == expected, reply.body[:300]
+        assert expected < 400 or reply.problem
 
 
 async def test_a_body_that_is_asked_for_first(timerd: Process) -> None:
