@@ -22,6 +22,7 @@ from random import Random
 from typing import Any, Final, NamedTuple, Protocol
 
 FIFO_S: Final = 1e-6  # between two arrivals at one end
+FIN_LATE_S: Final = 0.8
 STREAM: Final = (socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
 
 
@@ -295,7 +296,7 @@ class Peer:
             self._go()
             return
         self._idle_s = self._hosts.idle_s(self.address, self.random)
-        self._idle = self._loop.call_later(self._idle_s, self.hang_up)
+        self._idle = self._loop.call_later(self._idle_s, self._tire)
         if self._buffer:
             self._parse()
 
@@ -318,6 +319,12 @@ class Peer:
         if not self._gone:
             self._go()
             self._loop.call_at(self._line.down(), self._line.arrive_eof)
+
+    def _tire(self) -> None:
+        """Nothing has come for too long. That it closes may be heard of late: requests cross it."""
+        self._go()
+        late_s = FIN_LATE_S * self.random.random() ** 2
+        self._loop.call_at(self._line.down() + late_s, self._line.arrive_eof)
 
     def break_off(self) -> None:
         """Reset it."""

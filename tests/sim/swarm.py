@@ -4,6 +4,7 @@ Runs differ in kind and not only in detail (swarm testing: Groce and others, 201
 what its absence would show, so each is switched on or off by seed.
 """
 
+from base64 import b64encode
 from random import Random
 from typing import Final, NamedTuple
 
@@ -147,7 +148,12 @@ def _type(r: Random, name: str) -> TimerType:
             multiplier=r.choice([1.0, 2.0, 3.0]),
             jitter=r.choice([0.0, 0.2]),
         ),
+        signing_secrets=_secrets(r),
     )
+
+
+def _secrets(r: Random) -> tuple[str, ...]:
+    return tuple("whsec_" + b64encode(r.randbytes(24)).decode() for _ in range(r.choice([0, 0, 1, 2])))
 
 
 def _habits(r: Random) -> Habits:
@@ -175,5 +181,6 @@ def changed(r: Random, type: TimerType) -> TimerType:
         max_in_flight=other.max_in_flight,
         max_per_second=other.max_per_second,
         retry=other.retry,
+        signing_secrets=type.signing_secrets,
         state=type.state,
     )

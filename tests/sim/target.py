@@ -5,6 +5,8 @@ again. What a target says is told to the checker in words of its own, at the mom
 """
 
 import asyncio
+import hmac
+from base64 import b64decode, b64encode
 from collections import Counter
 from collections.abc import Callable
 from datetime import datetime
@@ -17,6 +19,7 @@ import msgspec
 from tests.sim.checker import Checker
 from tests.sim.clock import SimClock
 from tests.sim.deliveries import Said, Sent
+from tests.sim.ledger import Violation
 from tests.sim.network import Call
 from tests.sim.swarm import Swarm
 from timerd.ports import Answer, Request
@@ -83,6 +86,7 @@ class Targets:
         self.meddle: Callable[[str], None] = lambda id: None
         """Called with an id that is being delivered: a processor that calls back."""
         self._races = swarm.races
+        self._secrets = {type.name: type.signing_secrets for type in swarm.types}
         self._habits = swarm.habits
         self._random = random
         self._clock = clock
@@ -112,10 +116,28 @@ class Targets:
             Sent(t.id, t.generation, _ms(t.fire_at), t.attempt, t.possible_duplicate, bytes(t.payload) or None)
             for t in body.timers
         ]
+        self._check_headers(body, request)
         self._posts[body.type] += 1
         self._note(f"post {body.type} {body.batch_id} {[(t.id, t.generation, t.attempt) for t in sent]}")
         self._checker.posted(body.type, sent, self._posts[body.type])
         return Attempt(request, body.type, body.batch_id, sent)
+
+    def _check_headers(self, body: "_Body", request: Request) -> None:
+        """Who it is from, and what it is about, by the contract."""
+        shown = {name.lower(): value for name, value in request.headers.items()}
+        seconds = str(self._clock.wall_ms // 1000)
+        text = f"{body.batch_id}.{seconds}.".encode() + request.body
+        keys = [b64decode(secret.removeprefix("whsec_")) for secret in self._secrets[body.type]]
+        signed = ["v1," + b64encode(hmac.digest(key, text, "sha256")).decode() for key in keys]
+        wanted = {
+            "content-type": "application/json",
+            "webhook-id": body.batch_id,
+            "idempotency-key": f'"{body.batch_id}"',
+            "webhook-timestamp": seconds,
+            "webhook-signature": " ".join(signed) or None,
+        }
+        if any(shown.get(name) != value for name, value in wanted.items()):
+            raise Violation(f"the headers are {shown}, expected {wanted}")
 
     def end(self, call: "Attempt", answer: Answer, said: list[Said]) -> None:
         """The node hears what became of it."""

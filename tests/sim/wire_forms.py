@@ -180,6 +180,7 @@ def type_body(type: TimerType) -> dict[str, Any]:
             "multiplier": retry.multiplier,
             "jitter": retry.jitter,
         },
+        "signing_secrets": list(type.signing_secrets),
         "state": type.state,
     }
 
