@@ -153,7 +153,9 @@ segment.encode_mark(self.number, self.end))
         "storage/timerd_storage/segment_file.py",
         "        disk.unlink(self.path)\n        disk.sync_directory(self.path.parent)\n",
         "        disk.unlink(self.path)\n",
-        Simulator(150),
+        Pytest(
+            "tests/storage/test_crash_property.py", because="it sees it too, but only after more than a hundred seeds"
+        ),
     ),
     Mutation(
         "reserve-ignored",
