@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.cases import millis, outside, seeded, sized
+from tests.support.cases import each, millis, outside, seeded, sized
 from tests.support.hanging import FullQueue, Silent, dropping_address, open_sockets, until_sockets
 from tests.support.process import Process
 from tests.support.processor import Processor
@@ -94,7 +94,7 @@ async def test_targets_that_hung_are_served_as_soon_as_they_are_well(tmp_path: P
 class Caller:
     """The same calls on either client, as many at a time as there are."""
 
-    def __init__(self, make: type[Timerd] | type[AsyncTimerd], url: str) -> None:
+    def __init__(self, make: "Client", url: str) -> None:
         self._client: Any = make(url, timeout=CLIENT_TIMEOUT_S)
         self._threads = ThreadPoolExecutor(CALLS) if make is Timerd else None
 
@@ -117,12 +117,23 @@ class Caller:
             self._threads.shutdown()
 
 
+Client = type[Timerd] | type[AsyncTimerd]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("make", [Timerd, AsyncTimerd], ids=["sync", "async"])
-async def test_the_client_outlives_a_timerd_that_hung(tmp_path: Path, make: type[Timerd] | type[AsyncTimerd]) -> None:
-    """Twice: one whose accept queue is full before it comes up, and one that is stopped in the middle."""
+async def test_the_client_outlives_a_timerd_that_hung(tmp_path: Path) -> None:
     seeded()
     before = open_sockets()
+
+    async def run(make: Client) -> None:
+        await outlives(tmp_path / make.__name__, make)
+
+    await each(run, [Timerd, AsyncTimerd])
+    await until_sockets(before)
+
+
+async def outlives(data: Path, make: Client) -> None:
+    """Twice: one whose accept queue is full before it comes up, and one that is stopped in the middle."""
     full = FullQueue()
     client = Caller(make, f"http://127.0.0.1:{full.port}")
 
@@ -154,7 +165,7 @@ async def test_the_client_outlives_a_timerd_that_hung(tmp_path: Path, make: type
         assert {timer["id"] for timer in await timerd.list(f"&id_prefix={prefix}")} == ids
 
     await everything_fails("refused")
-    async with Process(tmp_path / "data", "--port", str(full.end())) as timerd:
+    async with Process(data, "--port", str(full.end())) as timerd:
         await timerd.put_type("t", url="http://127.0.0.1:9/")
         await everything_works("first")
         timerd.signal(signal.SIGSTOP)
@@ -164,4 +175,3 @@ async def test_the_client_outlives_a_timerd_that_hung(tmp_path: Path, make: type
         await everything_works("second")
         await client.close()
         assert not timerd.complaints()
-    await until_sockets(before)

@@ -8,12 +8,12 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
-from tests.support.cases import outside, seeded, sized
+from tests.support.cases import each, outside, seeded, sized
 from tests.support.contained import contained
 from tests.support.process import Process
 from tests.support.processor import Processor
@@ -38,10 +38,20 @@ def in_two_containers(directory: Path) -> Pair:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [on_one_machine, in_two_containers])
-async def test_a_second_process_is_refused_and_disturbs_nothing(tmp_path: Path, make: Callable[[Path], Pair]) -> None:
+async def test_one_directory_has_one_process(tmp_path: Path, make: Callable[[Path], Pair]) -> None:
     seeded()
+
+    async def run(story: Callable[[Path, Callable[[Path], Pair]], Awaitable[None]]) -> None:
+        directory = tmp_path / story.__name__
+        directory.mkdir()
+        await story(directory, make)
+
+    await each(run, [a_second_one_is_refused_and_disturbs_nothing, of_two_starts_at_one_instant_one_lives])
+
+
+async def a_second_one_is_refused_and_disturbs_nothing(directory: Path, make: Callable[[Path], Pair]) -> None:
     due: dict[str, float] = {}
-    first, second = make(tmp_path)
+    first, second = make(directory)
     async with Processor() as processor, first, contextlib.AsyncExitStack() as stack:
         stack.push_async_exit(second.__aexit__)
         await first.put_type("t", url=processor.url)
@@ -83,14 +93,11 @@ async def is_refused(process: Process) -> None:
     assert "Traceback" not in said
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("make", [on_one_machine, in_two_containers])
-async def test_of_two_starts_at_one_instant_one_lives(tmp_path: Path, make: Callable[[Path], Pair]) -> None:
-    seeded()
+async def of_two_starts_at_one_instant_one_lives(directory: Path, make: Callable[[Path], Pair]) -> None:
     pairs: list[Pair] = []
-    for directory in (tmp_path / "0", tmp_path / "1"):
-        directory.mkdir()
-        pairs.append(make(directory))
+    for part in (directory / "0", directory / "1"):
+        part.mkdir()
+        pairs.append(make(part))
     for round in range(ROUNDS):
         pair = pairs[round % 2]  # in the first rounds it is a new directory, in the others one that there is
         ready = await asyncio.gather(*(await asyncio.gather(*(process.spawn() for process in pair))))

@@ -23,7 +23,7 @@ from timerd_client import AsyncTimerd, OutcomeUnknown, Timerd
 
 TIMEOUT_S = sized(10.0, 2.5)
 HELD_S = sized(5.0, 1.2)
-T1_S, T2_S = sized((40.0, 55.0), (8.0, 9.5))
+T1_S, T2_S = sized((40.0, 55.0), (7.0, 8.0))
 """An hour and two of the case: far enough for all that goes before, near enough to see what really fires."""
 MAX_LAG_S = 0.5
 LONG_S = 30
