@@ -173,7 +173,7 @@ PLANTED: Final = (
         "        if wall_ms >= self._popped_at or self._ready_count:\n            return\n",
         Pytest(
             "tests/engine/test_settling.py",
-            because="the wall is set back seldom, and hardly ever while something is ready and has no slot",
+            because="12 seeds did not see it; something must be ready and have no slot when the wall goes back",
         ),
     ),
     Mutation(

@@ -26,6 +26,12 @@ def test_names_are_unique() -> None:
     assert len(BY_NAME) == len(ALL)
 
 
+def test_the_last_table_has_them_all() -> None:
+    lines = Path(__file__).with_name("README.md").read_text().splitlines()
+    shown = [line.split(" | ")[0].removeprefix("| ") for line in lines if line.startswith("| ")]
+    assert shown[2:] == list(BY_NAME)
+
+
 def test_a_text_that_is_not_there_or_twice_is_told() -> None:
     nowhere = Mutation("nowhere", "", "timerd/engine/now.py", "no such text", "", Simulator(1))
     twice = Mutation("twice", "", "timerd/engine/now.py", "int", "", Simulator(1))
