@@ -279,6 +279,7 @@ def check(shard: Shard) -> None:
             again = [e[2] for e in queue.ready if e[2].state == READY and e[2].failure is e[3]]
             assert queue.ready_count == len(again)
             gapped = [e[2] for e in queue.entries() if e[2].state == RETRYING and e[2].failure is e[3]]
+            assert queue.stale == sum(1 for _ in queue.entries()) - len(gapped)
             queued.update(id(timer) for timer in (*again, *gapped))
     assert queued == Counter(id(timer) for timer in timers if timer.state != DEAD), "in one queue each"
 

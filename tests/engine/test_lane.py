@@ -1,6 +1,9 @@
 """What a lane makes ready, what it tells, and when it wants to be woken."""
 
+import pytest
+
 from tests.engine.harness import DAY, SECOND, T0, Bench, failed, ids_of
+from timerd.engine import lane
 from timerd.engine.timer import TimerType
 
 
@@ -103,3 +106,55 @@ def test_urgent_timers_are_part_of_what_is_ready_at_most() -> None:
     for _ in range(2):
         bench.settle(bench.take(count=2))
     assert ids_of(bench.take(count=2)) == ["e"]
+
+
+@pytest.fixture
+def small_sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a few timers are many."""
+    monkeypatch.setattr(lane, "SLICE", 10)
+    monkeypatch.setattr(lane, "SWEEP_FLOOR", 20)
+
+
+@pytest.mark.usefixtures("small_sweeps")
+def test_retries_that_went_on_otherwise_do_not_pile_up_until_their_gaps_end() -> None:
+    """Armed anew after each failure, with gaps of a day: an entry for each would be kept for that day."""
+    bench = Bench(TimerType("t", batch_size=1_000, max_lag_ms=0))
+    ids = [f"{n}" for n in range(30)]
+    for _ in range(20):
+        bench.arm_all(ids, T0)
+        bench.settle(bench.take(), failed(gap_ms=DAY, limit=5))
+    for _ in range(10):
+        bench.pass_ms(1)
+    assert bench.shard.wake_at()[1] != 0, "the sweep is over"
+    (queue,) = bench.state.lanes["t"]._retries.values()
+    assert sum(1 for _ in queue.entries()) <= 2 * len(ids) + 20
+    bench.pass_ms(DAY)
+    assert sorted(ids_of(bench.take(limit=5))) == sorted(ids), "those that wait are still there, each once"
+
+
+@pytest.mark.usefixtures("small_sweeps")
+def test_retries_become_ready_in_order_while_a_sweep_is_under_way() -> None:
+    bench = Bench(TimerType("t", batch_size=1_000, max_lag_ms=0))
+    kept, stale = [f"k{n:02}" for n in range(50)], [f"s{n}" for n in range(60)]
+    for n, id in enumerate(kept):
+        bench.arm(id, T0)
+        bench.settle(bench.take(), failed(gap_ms=DAY - n, limit=5))
+    bench.arm_all(stale, T0)
+    bench.settle(bench.take(), failed(gap_ms=DAY, limit=5))
+    bench.arm_all(stale, T0 + 2 * DAY)
+    assert bench.shard.wake_at()[1] == 0, "a sweep is under way"
+    bench.pass_ms(DAY - 40)
+    assert ids_of(bench.take(limit=5)) == kept[:39:-1]
+    bench.pass_ms(DAY)
+    assert ids_of(bench.take(limit=5)) == kept[39::-1]
+
+
+@pytest.mark.usefixtures("small_sweeps")
+def test_what_is_ready_and_moved_while_nothing_is_taken_does_not_pile_up() -> None:
+    bench = Bench(TimerType("t", batch_size=10, max_lag_ms=0))
+    bench.arm("first", T0)
+    for _ in range(50):
+        bench.arm("again", T0 - 1)
+        bench.arm("again", T0 - 2)
+    assert len(bench.state.lanes["t"]._ready) <= 20
+    assert ids_of(bench.take()) == ["first", "again"]

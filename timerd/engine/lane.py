@@ -14,7 +14,7 @@ from heapq import heappop, heappush, nsmallest
 from itertools import islice
 from typing import Final
 
-from timerd.engine.due import LOOK, DueQueue
+from timerd.engine.due import LOOK, SLICE, SWEEP_FLOOR, DueQueue
 from timerd.engine.effect import Ready
 from timerd.engine.now import Now
 from timerd.engine.record import Totals
@@ -50,6 +50,10 @@ class RetryQueue:
         """Heap by fire_at: those whose gap is over, and whose time is to come again since the wall clock went back."""
         self.ready: deque[RetryEntry] = deque()
         self.ready_count = 0
+        self.stale = 0
+        """Entries of `waiting` whose timers went on otherwise."""
+        self._unswept: list[RetryEntry] = []
+        """What is left of a `waiting` with too many of them: a heap still, since it is taken from its end."""
 
     def oldest_try(self) -> int:
         """Boot ms of the last attempt of the retry that is ready longest; 0 if none is."""
@@ -61,8 +65,9 @@ class RetryQueue:
         """Let up to `count` retries be ready whose gap is over, and whose time has come: the wall clock may go back."""
         while self.early and self.early[0][0] <= now.wall_ms:
             heappush(self.waiting, heappop(self.early)[2])
-        while self.waiting and self.waiting[0][0] <= now.boot_ms and self.ready_count < count:
-            entry = heappop(self.waiting)
+        self._sweep()
+        while self.ready_count < count and (at := self.next_at()) is not None and at <= now.boot_ms:
+            entry = heappop(self._first_heap())
             timer = entry[2]
             if timer.state == RETRYING and timer.failure is entry[3]:
                 if timer.fire_at > now.wall_ms:
@@ -71,6 +76,37 @@ class RetryQueue:
                 timer.state = READY
                 self.ready.append(entry)
                 self.ready_count += 1
+            else:
+                self.stale -= 1
+        if len(self.ready) > 2 * self.ready_count + SLICE:
+            self.ready = deque(entry for entry in self.ready if _is_ready(entry))
+
+    def next_at(self) -> int | None:
+        """Boot ms of the first gap that ends, a stale entry's perhaps."""
+        heap = self._first_heap()
+        return heap[0][0] if heap else None
+
+    @property
+    def sweeping(self) -> bool:
+        """Whether more is to be swept at once."""
+        return bool(self._unswept)
+
+    def _first_heap(self) -> list[RetryEntry]:
+        if not self._unswept or (self.waiting and self.waiting[0][:2] <= self._unswept[0][:2]):
+            return self.waiting
+        return self._unswept
+
+    def _sweep(self) -> None:
+        """Drop the stale entries when they outnumber the others, a slice at a time: a gap may last for days."""
+        stale = self.stale - len(self.early)  # those may all be among the early ones, which leave by themselves
+        if not self._unswept and stale > SWEEP_FLOOR and stale > len(self.waiting) // 2:
+            self._unswept, self.waiting = self.waiting, []
+        for _ in range(min(SLICE, len(self._unswept))):
+            entry = self._unswept.pop()
+            if entry[2].state == RETRYING and entry[2].failure is entry[3]:
+                heappush(self.waiting, entry)
+            else:
+                self.stale -= 1
 
     def step_back(self, now: Now) -> None:
         """The wall clock has gone back: what is ready and not due any more waits again."""
@@ -88,11 +124,12 @@ class RetryQueue:
     def entries(self) -> Iterator[RetryEntry]:
         """All that wait, stale ones too."""
         yield from self.waiting
+        yield from self._unswept
         yield from (entry for _, _, entry in self.early)
 
     @property
     def empty(self) -> bool:
-        return not (self.waiting or self.early or self.ready)
+        return not (self.waiting or self._unswept or self.early or self.ready)
 
 
 class Lane:
@@ -154,6 +191,8 @@ class Lane:
             self.in_flight -= 1
         elif state == RETRYING:
             self.retrying -= 1
+            if timer.failure is not None and (queue := self._retries.get(timer.failure.limit)) is not None:
+                queue.stale += 1
         self.changed = True
 
     def end(self, timers: list[Timer]) -> None:
@@ -207,6 +246,8 @@ class Lane:
                     ready.append(timer)
             self._ready += ready
             self._ready_count += len(ready)
+            if len(self._ready) > 2 * self._ready_count + SLICE:  # moved while nothing is taken: a paused type, say
+                self._ready = deque(timer for timer in self._ready if timer.state == READY)
         for queue in self._retries.values():
             queue.pop_due(now, self.batch_size)
 
@@ -311,10 +352,10 @@ class Lane:
             wall = None  # full: a Take or a new type comes first
         elif wall:
             wall = -(-wall // self._slack_ms) * self._slack_ms  # the shards' wake-ups fall together
-        boot = min(
-            (q.waiting[0][0] for q in self._retries.values() if q.waiting and q.ready_count < self.batch_size),
-            default=None,
-        )
+        nexts = [q.next_at() for q in self._retries.values() if q.ready_count < self.batch_size]
+        boot = min((at for at in nexts if at is not None), default=None)
+        if any(queue.sweeping for queue in self._retries.values()):
+            boot = 0
         for queue in self._retries.values():
             if queue.early:
                 wall = queue.early[0][0] if wall is None else min(wall, queue.early[0][0])
