@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.cases import chunks, each, millis, outside, seeded, sized
+from tests.support.cases import BUSY, chunks, each, millis, outside, seeded, sized
 from tests.support.process import Process
 from tests.support.processor import Processor
 
@@ -20,7 +20,7 @@ TIMERS = sized(5_000, 2_000)
 SINGLY = sized(500, 200)
 REARMED = 500
 TYPES = ("t", "u", "v")
-IN_S = sized(15.0, 5.0)
+IN_S = sized(15.0, 5.0) * BUSY
 MAX_LAG_S = 1.0
 RESTARTED = "restarted before it is due"
 ODD_IDS = ["1", "01", "001", "10", "a", "A", "aa", " ", "-1", "1.0", "None", "é", "e\u0301"]

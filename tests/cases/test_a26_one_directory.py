@@ -6,21 +6,19 @@ Both started, both accepted, and one wrote over the other's data, since nothing 
 
 import asyncio
 import contextlib
-import os
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
-from tests.support.cases import each, outside, seeded, sized
+from tests.support.cases import BUSY, each, outside, seeded, sized
 from tests.support.contained import contained
 from tests.support.process import Process
 from tests.support.processor import Processor
 
 ROUNDS = sized(20, 3)
-REFUSED_S = 5 * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
-"""The five seconds of the contract are those of a machine that has nothing else to do."""
+REFUSED_S = 5 * BUSY
 
 
 Pair = tuple[Process, Process]

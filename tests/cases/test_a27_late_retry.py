@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.support.cases import each, instant, millis, outside, seeded, sized
+from tests.support.cases import BUSY, each, instant, millis, outside, seeded, sized
 from tests.support.process import Process
 from tests.support.processor import Processor
 from tests.support.request_proxy import RequestProxy
@@ -23,7 +23,8 @@ from timerd_client import AsyncTimerd, OutcomeUnknown, Timerd
 
 TIMEOUT_S = sized(10.0, 2.5)
 HELD_S = sized(5.0, 1.2)
-T1_S, T2_S = sized((40.0, 55.0), (7.0, 8.0))
+T1_S = sized(40, 6) + math.ceil(BUSY)
+T2_S = T1_S + sized(15, 1)
 """An hour and two of the case: far enough for all that goes before, near enough to see what really fires."""
 MAX_LAG_S = 0.5
 LONG_S = 30
