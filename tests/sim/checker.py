@@ -308,12 +308,16 @@ class Checker(Deliveries):
                 sums.setdefault(name, Counter()).update(counts)
         return sums
 
-    def balanced(self, stats: Mapping[str, Mapping[str, Any]]) -> None:
-        """Promise 8, as a caller can see it."""
+    def balanced(self, stats: Mapping[str, Mapping[str, Any]], before: Mapping[str, Counter[str]]) -> None:
+        """Promise 8, as a caller can see it. `before`: the counts by the ledger when they were asked for."""
+        after = self.sums()
+        if before and not stats:
+            raise Violation("no counts are shown")
         for name, of in stats.items():
             gone = of["fired"] + of["cancelled"] + of["replaced"] + of["dead"] + sum(of["dropped"].values())
             if of["armed"] + of["revived"] != gone + of["live"]:
                 raise Violation(f"the counters of {name} do not balance: {of}")
+            self._judge_counts(name, of, before, after)
 
     def tallied(
         self, tally: NodeTally, before: Mapping[str, Counter[str]], segment_bytes: int, *, judge_disk: bool
@@ -324,13 +328,7 @@ class Checker(Deliveries):
             gone = report.fired + report.cancelled + report.replaced + report.dead + sum(report.dropped.values())
             if report.armed + report.revived != gone + report.live:
                 raise Violation(f"the counters do not balance: {report}")
-            # The answer is made at a step and leaves with its turn, so it lies between the two.
-            for field in COUNTED:
-                low, high = (sums.get(name, Counter())[field] for sums in (before, after))
-                if not low <= getattr(report, field) <= high and not (
-                    field == "retried" and self._ledger.lacks_retries
-                ):
-                    raise Violation(f"{field} of {name} is {getattr(report, field)}, expected {low} to {high}")
+            self._judge_counts(name, {field: getattr(report, field) for field in COUNTED}, before, after)
         bound = 3 * tally.log_live_bytes + 4 * segment_bytes
         ratio = tally.log_disk_bytes / bound
         if judge_disk:
@@ -341,6 +339,19 @@ class Checker(Deliveries):
             )
 
     # ---- steps
+
+    def _judge_counts(
+        self,
+        name: str,
+        shown: Mapping[str, Any],
+        before: Mapping[str, Counter[str]],
+        after: Mapping[str, Counter[str]],
+    ) -> None:
+        # The answer is made at a step and leaves with its turn, so it lies between the two.
+        for field in COUNTED:
+            low, high = (sums.get(name, Counter())[field] for sums in (before, after))
+            if not low <= shown[field] <= high and not (field == "retried" and self._ledger.lacks_retries):
+                raise Violation(f"{field} of {name} is {shown[field]}, expected {low} to {high}")
 
     def _is_bare(self, version: Version) -> bool:
         """Whether the log may have it without its payload: it had ended when its frame was written."""

@@ -9,6 +9,7 @@ It knows HTTP and no timers: what an answer means is the checker's business.
 """
 
 import asyncio
+import re
 from collections.abc import Sequence
 from random import Random
 from typing import Any, Final, NamedTuple
@@ -42,6 +43,10 @@ from timerd_api.settings import ApiSettings
 JSON: Final = "application/json"
 MSGPACK: Final = "application/msgpack"
 KEY: Final = "only-for-the-simulator"
+_SAMPLE: Final = re.compile(
+    r'^timerd_([a-z_]+?)(?:_total)?\{(?:reason="(\w+)",)?type="([^"]+)"\} (\S+)$',
+    re.MULTILINE,
+)
 STATUS: Final = {
     "validation": 422, "unknown-type": 422, "horizon-exceeded": 422, "malformed": 400, "timer-not-found": 404,
     "type-not-found": 404, "generation-mismatch": 412, "type-in-use": 409, "timer-dead": 409, "expired": 409,
@@ -258,6 +263,17 @@ class Wire:
             raise Violation(f"a read was refused: {reply}")
         return dict(reply.read(StatsForm).types)
 
+    async def metrics(self) -> dict[str, dict[str, Any]]:
+        """The same, as a scraper reads them."""
+        reply = await self._read("/metrics")
+        if isinstance(reply, Refused):
+            raise Violation(f"a read was refused: {reply}")
+        counts: dict[str, dict[str, Any]] = {}
+        for name, reason, type, number in _SAMPLE.findall(reply.body.decode()):
+            of = counts.setdefault(type, {"dropped": {}})
+            (of["dropped"] if reason else of)[reason or name] = int(float(number))
+        return counts
+
     # ---- one exchange
 
     def _item(self, timer: Timer, condition: Condition | None) -> dict[str, Any]:
@@ -345,7 +361,7 @@ class Wire:
         if int(shown["content-length"]) != len(reply.body):
             raise Violation(f"its length is {len(reply.body)}: {reply}")
         if reply.status < 300:
-            if shown["content-type"] != (MSGPACK if packed else JSON):
+            if shown["content-type"] != (MSGPACK if packed else JSON) and path != "/metrics":
                 raise Violation(f"{method} {path}: the answer is of another type: {reply}")
             return reply
         problem = msgspec.json.decode(reply.body, type=ProblemForm)

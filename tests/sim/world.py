@@ -395,8 +395,11 @@ class World:
             segment = max(self.swarm.segment_bytes, *(held.size for held in self._log._segments))
             self.checker.tallied(tally, before, segment, judge_disk=not self.swarm.slices)
             self.counts["audits"] += 1
-        stats = await self.call(lambda wire: wire.stats())
-        self.checker.balanced(stats or {})
+        before = self.checker.sums()
+        by_metrics = self._random.random() < 0.5
+        shown = await self.call(lambda wire: wire.metrics() if by_metrics else wire.stats())
+        if shown is not None:
+            self.checker.balanced(shown, before)
 
     async def _list_all(self) -> None:
         views: list[TimerView] = []
