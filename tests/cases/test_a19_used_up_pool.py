@@ -22,7 +22,7 @@ from tests.support.processor import Processor
 from timerd_client import AsyncTimerd, Timerd, TimerdError
 
 SLOTS = 10
-TIMEOUT_S = sized(1.0, 0.2)
+TIMEOUT_S = sized(1.0, 0.4)
 PHASE_1_S = sized(60.0, 3.0)
 HUNG = 300
 ANEW = 500
