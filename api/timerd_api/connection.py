@@ -89,7 +89,8 @@ class Connection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        self._unset_keepalive_if_required()
+        if self.timeout_keep_alive_task is not None:
+            self._unset_keepalive_if_required()
         if self._refusal is not None:
             return
         if self._at < len(self._buffer):
@@ -127,7 +128,8 @@ class Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         if self._crowd.silent:
             self._crowd.silent.pop(self, None)
-        self._in_time()
+        if self._deadline is not None:
+            self._in_time()
         super().on_headers_complete()
         self._open += 1
 
@@ -138,7 +140,8 @@ class Connection(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._whole = True
-        self._in_time()
+        if self._deadline is not None:
+            self._in_time()
         super().on_message_complete()
 
     # ---- the application's call, through uvicorn
@@ -167,7 +170,7 @@ class Connection(HttpToolsProtocol):
             if self.pipeline:
                 self.flow.hold()
                 return
-            part = self._slice()
+            part = self._buffer if self._at == 0 and len(self._buffer) <= SLICE_BYTES else self._slice()
             self._at += len(part)
             self._framing += len(part)
             try:
