@@ -133,8 +133,8 @@ class Mover:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def lay(self) -> None:
-        """Arm them all, for the first time."""
-        for data in self._ways[0]:
+        """Arm them all, and move them to and fro: the due queue keeps stale entries, and has as many as it may then."""
+        for data in self._ways[0] + self._ways[1] + self._ways[0]:
             reply = await self.pool.ask(data, 60)
             assert reply is not None, "every connection is busy"
             assert reply.taken, reply

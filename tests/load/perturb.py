@@ -16,7 +16,7 @@ STALL_S: Final = 2.0
 STALL_PAUSE_S: Final = 3.0
 SHORT_S: Final = 10.0
 BURST: Final = 10
-OVERLOAD: Final = 6
+OVERLOAD: Final = 600_000  # arms a second: twice what a core stores of moves
 
 
 class Rig(NamedTuple):
@@ -87,7 +87,7 @@ async def storm_of_slow(rig: Rig, seconds: float) -> None:
 
 
 async def overload(rig: Rig, seconds: float) -> None:
-    rig.mover.rate = rig.load * OVERLOAD
+    rig.mover.rate = OVERLOAD
     await rig.curve.until(seconds)
     rig.mover.rate = 0
 
@@ -109,5 +109,5 @@ PERTURBATIONS: Final = (
     Perturbation("stopped", f"SIGSTOP of timerd for {SHORT_S:.0f} s", stopped),
     Perturbation("storm", f"no sync returns for {SHORT_S:.0f} s; callers give 1 s and ask again at once", storm),
     Perturbation("storm-stop", f"SIGSTOP for {SHORT_S:.0f} s; callers give 1 s and ask again at once", storm_of_slow),
-    Perturbation("overload", f"{OVERLOAD} times the arms, for as long as the others take", overload),
+    Perturbation("overload", f"{OVERLOAD:,} arms a second more, for as long as the others take", overload),
 )
