@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: setup demo test lint types imports sim check clean
+.PHONY: setup demo test lint types imports sim mutations check clean
 
 setup: $(STAMP)
 
@@ -34,6 +34,9 @@ imports: $(STAMP)
 
 sim: $(STAMP)
 	$(BIN)/python -m tests.sim --seeds 1-60
+
+mutations: $(STAMP)
+	$(BIN)/python -m tests.mutations --jobs 2
 
 check: lint types imports sim test
 
