@@ -141,8 +141,8 @@ class Nemesis:
         if r.random() < 0.5:
             world.checker.lost_bodies = True
             world.disk.bad_bodies = True
-            await asyncio.sleep(r.random() * 3)
-            world.disk.bad_bodies = False
+            lasts_s = r.random() * max(3.0, world.swarm.horizon_ms / 2_000)
+            world.loop.call_later(lasts_s, self._mend_bodies)
             return
         await world.ready()
         world.disk.fail_next = "read"
@@ -150,6 +150,9 @@ class Nemesis:
         await asyncio.sleep(2.0)
         if world.disk.fail_next == "read":
             world.disk.fail_next = None
+
+    def _mend_bodies(self) -> None:
+        self._world.disk.bad_bodies = False
 
     async def _write_slices(self) -> None:
         """Checkpoint slices at a moment of no meaning."""

@@ -122,7 +122,7 @@ def draw(seed: int) -> Swarm:
         disk_full=disk_full,
         disk_stalls=stalls,
         disk_errors=_sometimes(r, 1),
-        read_errors=_sometimes(r, 1) if r.random() < 0.5 else 0,
+        read_errors=_sometimes(r, 2),
         type_changes=r.random() < 0.4,
         pauses=r.random() < 0.4,
     )
