@@ -29,6 +29,7 @@ LOOK_S: Final = 2.0
 SHOW_S: Final = 10.0
 SETTLED_S: Final = 180.0  # of the run, or a quarter if that is less: what is before is not part of a slope
 WARM_S: Final = 120.0  # of the last life, or a tenth of the run if that is less
+JUDGED_S: Final = 180.0  # what is watched for less is still warming up
 YOUNG_S: Final = 15.0  # of a life: it catches up, and its lag says nothing
 DUE_GRACE_MS: Final = 15_000
 CALM_SHARE: Final = 1 / 3
@@ -279,7 +280,9 @@ def report(soak: Soak, seconds: float) -> int:
             continue
         judged = name in ("RSS within the last life", "disk, all lives")  # the others are too short, and warm up
         grows = line.grows and judged and (name.startswith("RSS") or line.rise > 2 * SEGMENT_BYTES)
-        verdict = "GROWS" if grows else "flat" if judged else ""
+        grows &= line.seconds >= JUDGED_S
+        verdict = "GROWS" if grows else "flat" if line.seconds >= JUDGED_S else "too short to judge"
+        verdict = verdict if judged else ""
         print(
             f"| {name} | {line.per_hour / 1e6:+.1f} | {line.error / 1e6:.1f} | {line.rise / 1e6:+.1f} |"
             f" {line.mean / 1e6:.1f} | {line.seconds:.0f} | {verdict} |"
