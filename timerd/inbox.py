@@ -11,37 +11,49 @@ from typing import Final
 
 from timerd.engine.message import Message
 
-INBOX_BYTES_MAX: Final = 32 << 20  # about a second of arms with small payloads at full speed
+MEMORY_MAX: Final = 64 << 20  # of all inboxes: a good half second of the smallest arms at full speed
+SHARE_MIN: Final = 2 << 20  # of one, however many shards there are
+TIMER_MEMORY: Final = 256  # of a timer that waits, beside its bytes in the log
 WAIT_MS_MAX: Final = 2_000  # of what is next: longer than a disk hiccups, and shorter than callers have patience
 TURN_BYTES_MAX: Final = 1 << 20  # a turn gathers this much, or one message of each kind
 
 
 class Inbox:
-    """Messages and their sizes in bytes, as their senders put them. Times are boot ms."""
+    """Messages and their sizes in bytes of the log, as their senders put them. Times are boot ms."""
 
-    def __init__(self) -> None:
+    def __init__(self, shards: int) -> None:
+        """One of so many, which share what all of them may take."""
+        self.memory_max = max(SHARE_MIN, MEMORY_MAX // shards)
         self._ahead: deque[tuple[Message, int]] = deque()
-        self._messages: deque[tuple[Message, int, int]] = deque()  # (message, bytes, since when it waits)
-        self.bytes = 0
+        self._messages: deque[tuple[Message, int, int, int]] = deque()  # (message, bytes, memory, since when it waits)
+        self.memory = 0
+        """About what those take that do not go ahead."""
 
     def __bool__(self) -> bool:
         return bool(self._messages or self._ahead)
 
-    def has_room(self, size: int, now_ms: int) -> bool:
-        """Whether a caller's message of `size` may come in. One message always may, if nothing waits."""
+    def has_room(self, size: int, timers: int, now_ms: int) -> bool:
+        """Whether a caller's message of `size`, with so many timers, may come in.
+
+        One message always may, if nothing waits.
+        """
         if not self._messages:
             return True
-        return self.bytes + size <= INBOX_BYTES_MAX and now_ms - self._messages[0][2] <= WAIT_MS_MAX
+        return self.memory + size + TIMER_MEMORY * timers <= self.memory_max and not self._keeps_waiting(now_ms)
 
-    def put(self, message: Message, size: int, now_ms: int) -> None:
+    def is_full(self, now_ms: int) -> bool:
+        """Whether hardly anything may come in."""
+        return bool(self._messages) and (self.memory >= self.memory_max * 7 // 8 or self._keeps_waiting(now_ms))
+
+    def put(self, message: Message, size: int, timers: int, now_ms: int) -> None:
         """Add a message. Callers' messages ask `has_room` first; the service's own are few and always come in."""
-        self._messages.append((message, size, now_ms))
-        self.bytes += size
+        memory = size + TIMER_MEMORY * timers
+        self._messages.append((message, size, memory, now_ms))
+        self.memory += memory
 
     def put_ahead(self, message: Message, size: int) -> None:
         """Add a step of a delivery: no more of them than deliveries may be under way."""
         self._ahead.append((message, size))
-        self.bytes += size
 
     def gather(self, room: int = TURN_BYTES_MAX) -> list[Message]:
         """Take the messages of one turn: up to `room` bytes, or one of each kind."""
@@ -50,11 +62,13 @@ class Inbox:
             message, size = self._ahead.popleft()
             gathered.append(message)
             room -= size
-            self.bytes -= size
         ahead = len(gathered)
         while self._messages and (len(gathered) == ahead or self._messages[0][1] <= room):
-            message, size, _ = self._messages.popleft()
+            message, size, memory, _ = self._messages.popleft()
             gathered.append(message)
             room -= size
-            self.bytes -= size
+            self.memory -= memory
         return gathered
+
+    def _keeps_waiting(self, now_ms: int) -> bool:
+        return now_ms - self._messages[0][3] > WAIT_MS_MAX

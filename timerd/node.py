@@ -9,7 +9,7 @@ The node knows placement (the ring table) and types; it does not know HTTP, file
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -33,7 +33,6 @@ from timerd.engine.message import (
     ListDead,
     Message,
     Next,
-    Page,
     Purge,
     Refused,
     Revive,
@@ -47,7 +46,7 @@ from timerd.engine.settings import Settings
 from timerd.engine.shard import Shard
 from timerd.engine.timer import INLINE_PAYLOAD_BYTES, Timer, TimerType
 from timerd.gathering import Gathering, merge_arm, split_arm
-from timerd.pages import BEGINNING, fitting, page_token_of, read_token
+from timerd.pages import BEGINNING, page_token_of, read_page, read_token
 from timerd.payloads import with_bodies
 from timerd.ports import Catalog, Clock, Deliver, Log
 from timerd.report import NodeTally, ShardReport, StatusReport
@@ -58,7 +57,6 @@ from timerd.upkeep import Upkeep
 from timerd.virtual_clock import VirtualClock
 
 PAUSE_AGAIN_S: Final = 1.0  # between two attempts to store that a type is paused
-PAGE_ROUNDS: Final = 8  # times all shards are asked for one page; then it may be short
 
 Views = list[TimerView]
 
@@ -156,6 +154,10 @@ class Node:
 
     # ---- timers
 
+    def busy(self) -> Refused | None:
+        """Why many timers would be refused, whatever they are: known before they are read."""
+        return self._overloaded() if self._runner.is_full() else None
+
     async def arm(
         self,
         timers: list[Timer],
@@ -170,12 +172,12 @@ class Node:
         size = sum(part.bytes for part in parts)
         large = _large_payloads(timers) if size > INLINE_PAYLOAD_BYTES else []
         body_bytes = sum(len(payload) for _, payload in large)
-        if refused := self._full(size, [(part.shard, part.bytes) for part in parts], body_bytes):
+        if refused := self._full(size, [(part.shard, part.bytes, len(part.timers)) for part in parts], body_bytes):
             return refused
         gathering = Gathering(len(parts), self._place_bodies(large) if large else None)
         for index, part in enumerate(parts):
             message = part.message(gathering.token(index), want_results)
-            self._runner.send(part.shard, message, part.bytes)
+            self._runner.send(part.shard, message, part.bytes, len(part.timers))
         answers = await gathering.future
         return merge_arm(parts, answers, len(timers))
 
@@ -184,12 +186,12 @@ class Node:
         if refused := self._expired(expires_at):
             return refused
         parts = self._split_ids(ids)
-        sizes = [(shard, sum(len(id) + 8 for id, _ in part)) for shard, part in parts.items()]
+        sizes = [(shard, sum(len(id) + 8 for id, _ in part), len(part)) for shard, part in parts.items()]
         if not self._runner.has_room(sizes):
             return self._overloaded()
         gathering = Gathering(len(parts))
         for index, (shard, part) in enumerate(parts.items()):
-            self._runner.send(shard, Cancel([id for id, _ in part], gathering.token(index)), sizes[index][1])
+            self._runner.send(shard, Cancel([id for id, _ in part], gathering.token(index)), *sizes[index][1:])
         answers = await gathering.future
         results: list[CancelResult] = [CancelResult(False)] * len(ids)
         for part, answer in zip(parts.values(), answers, strict=True):
@@ -202,7 +204,7 @@ class Node:
         if refused := self._expired(expires_at):
             return refused
         shard = self._shard_of(id)
-        if refused := self._full(len(id) + 64, [(shard, len(id) + 64)]):
+        if refused := self._full(len(id) + 64, [(shard, len(id) + 64, 1)]):
             return refused
         result = await self._ask(shard, lambda token: FireNow(id, token))
         if result == TIMER_DEAD:
@@ -219,7 +221,8 @@ class Node:
         """The soonest due timers of the whole service."""
         answers = await self._ask_all(lambda token: Next(type, limit, token))
         views = sorted((view for answer in answers for view in answer), key=lambda v: (v.fire_at, v.generation))
-        return await self._with_bodies(views[:limit])
+        shown = await self._with_bodies(views[:limit])
+        return sorted(shown, key=lambda v: (v.fire_at, v.generation))  # one may have been moved meanwhile
 
     # ---- types
 
@@ -276,7 +279,9 @@ class Node:
         self, type: str | None, page_size: int, page_token: str | None
     ) -> tuple[list[TimerView], str | None] | Refused:
         """A page of dead letters."""
-        return await self._pages(page_size, page_token, lambda after, token: ListDead(type, after, page_size, token))
+        return await self._pages(
+            page_size, page_token, lambda after, token: ListDead(type, after, page_size, token), True
+        )
 
     async def replay_dead(self, ids: list[str] | None, type: str | None, expires_at: int | None) -> int | Refused:
         """Let dead letters live again; how many."""
@@ -378,7 +383,7 @@ class Node:
             return Refused("expired", "the request was accepted later than Timerd-Expires allows; nothing was done")
         return None
 
-    def _full(self, size: int, sizes: Sequence[tuple[int, int]], body_bytes: int = 0) -> Refused | None:
+    def _full(self, size: int, sizes: Sequence[tuple[int, int, int]], body_bytes: int = 0) -> Refused | None:
         """Log and inbox room for a whole request, or why not."""
         if not self._runner.has_room(sizes):
             return self._overloaded()
@@ -399,32 +404,24 @@ class Node:
         self._upkeep.placed(segments, sum(place.length for place in places))
         return partial(self._upkeep.placing.subtract, segments)
 
-    async def _with_bodies(self, views: Sequence[TimerView]) -> list[TimerView]:
-        return await with_bodies(views, self._log, lambda id: self._ask(self._shard_of(id), partial(Get, id)))
+    async def _with_bodies(self, views: Sequence[TimerView], *, as_they_were: bool = False) -> list[TimerView]:
+        def look_up(id: str) -> Awaitable[TimerView | None]:
+            return self._ask(self._shard_of(id), partial(Get, id))
+
+        return await with_bodies(views, self._log, look_up, as_they_were=as_they_were)
 
     async def _pages(
-        self, page_size: int, page_token: str | None, ask: Callable[[tuple[int, str], Any], Message]
+        self, page_size: int, page_token: str | None, ask: Callable[[tuple[int, str], Any], Message], chosen: bool
     ) -> tuple[list[TimerView], str | None] | Refused:
-        """Ask all shards for what lies behind the token, and show it as far as all of them have looked."""
+        """Ask all shards for what lies behind the token, and show it as far as all of them have looked.
+
+        `chosen`: not every timer is asked for, so one that changes meanwhile may be none of them.
+        """
         after = BEGINNING if page_token is None else read_token(page_token)
         if after is None:
             return Refused("validation", "the page token is not one of ours", [("page_token", "unknown token")])
-        found: list[tuple[int, TimerView]] = []
-        upto: tuple[int, str] | None = after
-        for _ in range(PAGE_ROUNDS):
-            asked = upto or BEGINNING
-            pages: list[Page] = await self._ask_all(partial(ask, asked))
-            upto = min((page.upto for page in pages if page.upto is not None), default=None)
-            seen = [
-                (slot, view) for page in pages for slot, view in page.views if upto is None or (slot, view.id) <= upto
-            ]
-            found += sorted(seen, key=lambda item: (item[0], item[1].id))
-            if upto is None or len(found) >= page_size:
-                break
-        if len(found) > (count := fitting(found, page_size)):
-            found = found[:count]
-            upto = (found[-1][0], found[-1][1].id)
-        views = await self._with_bodies([view for _, view in found])
+        found, upto = await read_page(after, page_size, lambda asked: self._ask_all(partial(ask, asked)))
+        views = await self._with_bodies(found, as_they_were=chosen)
         return views, None if upto is None else page_token_of(upto)
 
     async def _ask(self, shard: int, message: Callable[[Any], Message]) -> Any:
@@ -441,7 +438,9 @@ class Node:
     # Last, since its name hides the builtin in annotations behind it.
     async def list(self, filter: Filter, page_size: int, page_token: str | None) -> tuple[Views, str | None] | Refused:
         """A page of timers in the order of (slot, id): stable whatever fires meanwhile."""
-        return await self._pages(page_size, page_token, lambda after, token: List(filter, after, page_size, token))
+        return await self._pages(
+            page_size, page_token, lambda after, token: List(filter, after, page_size, token), filter != Filter()
+        )
 
 
 def _large_payloads(timers: Sequence[Timer]) -> list[tuple[Timer, bytes]]:

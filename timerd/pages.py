@@ -5,14 +5,15 @@ A token is opaque to callers, and no secret: a position in the order (slot, id).
 
 import base64
 import binascii
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 import msgspec
 
-from timerd.engine.message import TimerView
+from timerd.engine.message import Page, TimerView
 from timerd.engine.timer import BodyRef
 
+PAGE_ROUNDS: Final = 8  # times all shards are asked for one page; then it may be short
 PAGE_BYTES_MAX: Final = 4 << 20  # of payloads in one page, or one timer: a thousand large ones would be 64 MiB
 
 Position = tuple[int, str]
@@ -34,7 +35,26 @@ def read_token(token: str) -> Position | None:
         return None
 
 
-def fitting(found: Sequence[tuple[int, TimerView]], count: int) -> int:
+async def read_page(
+    after: Position, page_size: int, ask_all: Callable[[Position], Awaitable[list[Page]]]
+) -> tuple[list[TimerView], Position | None]:
+    """What lies behind a position, as far as all shards have looked, and where the next page goes on; None: nowhere."""
+    found: list[tuple[int, TimerView]] = []
+    upto: Position | None = after
+    for _ in range(PAGE_ROUNDS):
+        pages = await ask_all(upto or BEGINNING)
+        upto = min((page.upto for page in pages if page.upto is not None), default=None)
+        seen = [(slot, view) for page in pages for slot, view in page.views if upto is None or (slot, view.id) <= upto]
+        found += sorted(seen, key=lambda item: (item[0], item[1].id))
+        if upto is None or len(found) >= page_size:
+            break
+    if len(found) > (count := _fitting(found, page_size)):
+        found = found[:count]
+        upto = (found[-1][0], found[-1][1].id)
+    return [view for _, view in found], upto
+
+
+def _fitting(found: Sequence[tuple[int, TimerView]], count: int) -> int:
     """How many of these, at most `count` and at least one, have payloads that fit a page."""
     room = PAGE_BYTES_MAX
     for index, (_, view) in enumerate(found[:count]):

@@ -10,12 +10,17 @@ from timerd.ports import Log
 
 
 async def with_bodies(
-    views: Sequence[TimerView], log: Log, look_up: Callable[[str], Awaitable[TimerView | None]]
+    views: Sequence[TimerView],
+    log: Log,
+    look_up: Callable[[str], Awaitable[TimerView | None]],
+    *,
+    as_they_were: bool = False,
 ) -> list[TimerView]:
     """The views, each with its payload in full.
 
     A body may have been copied forward, and its old place dropped, since a view was made: what is not there any more is
-    looked up again. What lies where it lay and can't be read is damaged, and shown without its payload.
+    looked up again, and is then shown as it is now. With `as_they_were` one that has become another meanwhile is left
+    out: it was chosen for what it was. What lies where it lay and can't be read is damaged, and shown without.
     """
     shown = list(views)
     todo = [(index, v.payload) for index, v in enumerate(shown) if isinstance(v.payload, BodyRef)]
@@ -33,4 +38,10 @@ async def with_bodies(
                     continue
             shown[index] = msgspec.structs.replace(view, payload=body)
         todo = again
+    if as_they_were:
+        return [now for now, then in zip(shown, views, strict=True) if _version(now) == _version(then)]
     return shown
+
+
+def _version(view: TimerView) -> tuple[int, str]:
+    return view.generation, view.state

@@ -42,19 +42,24 @@ class Runner:
         self._log = log
         self._clock = clock
         self._wheel = Wheel()
-        self._inboxes = {shard: Inbox() for shard in self.shards}
+        self._inboxes = {shard: Inbox(len(self.shards)) for shard in self.shards}
         self._rung: set[int] = set()
         self._bell = asyncio.Event()
         self._next_call_ms: int | None = None
 
-    def has_room(self, sizes: Iterable[tuple[int, int]]) -> bool:
-        """Whether messages of these (shard, bytes) may come in, all together."""
+    def has_room(self, parts: Iterable[tuple[int, int, int]]) -> bool:
+        """Whether messages of these (shard, bytes, timers) may come in, all together."""
         now_ms = self._clock.now().boot_ms
-        return all(self._inboxes[shard].has_room(size, now_ms) for shard, size in sizes)
+        return all(self._inboxes[shard].has_room(size, timers, now_ms) for shard, size, timers in parts)
 
-    def send(self, shard: int, message: Message, size: int = 64) -> None:
+    def is_full(self) -> bool:
+        """Whether some shard has no room for more."""
+        now_ms = self._clock.now().boot_ms
+        return any(inbox.is_full(now_ms) for inbox in self._inboxes.values())
+
+    def send(self, shard: int, message: Message, size: int = 64, timers: int = 1) -> None:
         """Put a message into a shard's inbox. `size`: about the bytes it will take in the log."""
-        self._inboxes[shard].put(message, size, self._clock.now().boot_ms)
+        self._inboxes[shard].put(message, size, timers, self._clock.now().boot_ms)
         self._rung.add(shard)
         self._bell.set()
 

@@ -16,9 +16,10 @@ from starlette.types import Receive, Scope, Send
 from timerd.engine.instant import format_instant, format_instants
 from timerd.engine.message import ArmResult, Condition
 from timerd.engine.timer import Timer
+from timerd_api.admission import Admission
 from timerd_api.body import JSON, MSGPACK, Form, Intake, is_packed, wants_msgpack
 from timerd_api.items import Items
-from timerd_api.problem import GENERATION_MISMATCH, Fault, Problem, faulty, granted
+from timerd_api.problem import GENERATION_MISMATCH, OVERLOADED, Fault, Problem, faulty, granted, refused
 from timerd_api.schema import ArmAnswer, ArmBody, ArmResultItem
 from timerd_api.service import Service
 from timerd_api.values import expires_at, if_generation, path_id, prefers_minimal
@@ -71,6 +72,7 @@ class Arms:
         self._service = service
         self._items = items
         self._intake = intake
+        self._admission = Admission()
         self._json = msgspec.json.Encoder()
         self._msgpack = msgspec.msgpack.Encoder()
 
@@ -79,8 +81,14 @@ class Arms:
         expiry = expires_at(headers)
         packed = is_packed(headers)
         minimal = b"prefer" in headers and prefers_minimal(scope["headers"])
+        # What can't be taken up is not worth the reading.
+        if self._admission.is_full():
+            raise Problem(OVERLOADED, "more is being asked than can be taken up in a second", retry_after_s=1)
+        if (busy := self._service.busy()) is not None:
+            raise refused(busy)
         body = await self._intake.read(headers, receive)
         try:
+            await self._admission.enter(len(body))
             timers, conditions = self._items.read(body, packed, self._service.clock.now())
             done = granted(await self._service.arm(timers, conditions, not minimal, expiry))
         finally:

@@ -30,6 +30,10 @@ class Service(Protocol):
     @property
     def clock(self) -> Clock: ...
 
+    def busy(self) -> Refused | None:
+        """Why an arm of many would be refused whatever is in it, so that it need not be read."""
+        ...
+
     async def arm(
         self,
         timers: builtins.list[Timer],

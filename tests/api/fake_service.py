@@ -36,6 +36,7 @@ class FakeService:
         self.in_flight: set[str] = set()
         self.dead: dict[str, Timer] = {}
         self.refusal: Refused | None = None
+        self.busy_with: Refused | None = None
         self.failure: Exception | None = None
         self.reason: str | None = None
         self.last = 0
@@ -52,6 +53,9 @@ class FakeService:
         self.last = max(self.last + 1, self.clock.wall_us)
         assert self.last < MAX_GENERATION
         return self.last
+
+    def busy(self) -> Refused | None:
+        return self.busy_with
 
     async def arm(
         self, timers: list[Timer], conditions: list[Condition] | None, want_results: bool, expires_at: int | None

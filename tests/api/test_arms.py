@@ -286,3 +286,10 @@ async def test_refusals_of_the_node(client: httpx.AsyncClient, service: FakeServ
 async def test_query_parameters_are_refused(client: httpx.AsyncClient) -> None:
     response = await client.post("/v1/timers?mode=keep", json={"timers": [item()]})
     assert (response.status_code, response.json()["errors"][0]["pointer"]) == (422, "mode")
+
+
+async def test_a_batch_that_can_not_be_taken_is_not_read(client: httpx.AsyncClient, service: FakeService) -> None:
+    service.busy_with = Refused("overloaded", "full", retry_after_s=1)
+    response = await client.post("/v1/timers", content=b"{no JSON", headers={"Content-Type": "application/json"})
+    assert (response.status_code, response.headers["retry-after"]) == (503, "1")
+    assert service.asked == []

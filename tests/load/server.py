@@ -28,6 +28,9 @@ class Server:
         self.starts = 0
         self._stderr = directory / "stderr"
         self._env = {**os.environ, **(env or {})}
+        # Under another allocator it stays so, whatever else is loaded before the program.
+        preloads = [found for one in (os.environ, env or {}) if (found := one.get("LD_PRELOAD"))]
+        self._env["LD_PRELOAD"] = ":".join(preloads)
         self._process: asyncio.subprocess.Process | None = None
 
     @property
