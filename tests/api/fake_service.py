@@ -15,7 +15,9 @@ from timerd.engine.message import (
 )
 from timerd.engine.now import Now
 from timerd.engine.timer import MAX_GENERATION, Timer, TimerType
+from timerd.keys import Keys
 from timerd.report import LagWindow, NodeTally, ShardReport, StatusReport, TypeReport
+from timerd_storage.memory_catalog import MemoryCatalog
 
 NOW_MS = 1_796_025_600_000  # 2026-11-30T08:00:00Z
 
@@ -32,6 +34,8 @@ class FakeService:
     def __init__(self) -> None:
         self.types: dict[str, TimerType] = {"poll": TimerType("poll", url="http://127.0.0.1:9000/poll")}
         self.clock = FakeClock()
+        self.catalog = MemoryCatalog()
+        self.keys = Keys([], self.catalog, self.clock)
         self.timers: dict[str, Timer] = {}
         self.in_flight: set[str] = set()
         self.dead: dict[str, Timer] = {}

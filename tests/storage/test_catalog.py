@@ -79,8 +79,8 @@ async def test_a_later_schema_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "catalog.sqlite"
     await (await SqliteCatalog.open(path)).close()
     with sqlite3.connect(path) as connection:
-        connection.execute("UPDATE meta SET value = '2' WHERE name = 'schema'")
-    with pytest.raises(UnreadableCatalog, match="schema version 2"):
+        connection.execute("UPDATE meta SET value = '3' WHERE name = 'schema'")
+    with pytest.raises(UnreadableCatalog, match="schema version 3"):
         await SqliteCatalog.open(path)
 
 
