@@ -143,6 +143,12 @@ def weigh(scope: MutableMapping[str, Any], timers: int, clock: Clock) -> None:
         meter.weigh(timers, clock.now().boot_ms)
 
 
+def peer(scope: MutableMapping[str, Any]) -> str:
+    """The address at the other end of the connection."""
+    client = scope.get("client")
+    return f"{client[0]}:{client[1]}" if client else "-"
+
+
 def _unauthorized(detail: str) -> Problem:
     return Problem(UNAUTHORIZED, detail, headers={"WWW-Authenticate": "Bearer"})
 

@@ -21,13 +21,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from timerd.engine.instant import format_instant
 from timerd_api import arms, clock, contract_page, dead_letters, keys, openapi, operations, timers, types
-from timerd_api.access import CALLER, Access, Caller
+from timerd_api.access import CALLER, Access, Caller, peer
 from timerd_api.arms import Arms
 from timerd_api.body import JSON, Intake
 from timerd_api.clock import Turner
 from timerd_api.guard import GuardedRoute
 from timerd_api.items import Items
-from timerd_api.problem import INTERNAL_ERROR, METHOD_NOT_ALLOWED, NOT_FOUND, Problem
+from timerd_api.problem import INTERNAL_ERROR, METHOD_NOT_ALLOWED, NOT_FOUND, UNAUTHORIZED, Problem
 from timerd_api.scopes import ARM
 from timerd_api.service import Service
 from timerd_api.settings import ApiSettings
@@ -115,7 +115,7 @@ class _Door:
 
 
 class _Failures:
-    """One line for a request that failed for a reason of ours; of refusals of one name, at most one a second."""
+    """One line for a request that failed for a reason of ours, or showed no good key; of one kind, one a second."""
 
     def __init__(self, service: Service) -> None:
         self._clock = service.clock
@@ -129,7 +129,7 @@ class _Failures:
             log.error("request_failed", method=scope["method"], path=scope["path"], exception=text)
             return
         name = failure.kind.name
-        if failure.kind.status < 500:
+        if failure.kind.status < 500 and failure.kind is not UNAUTHORIZED:
             return
         now_ms = self._clock.now().boot_ms
         if now_ms - self._noted_ms.get(name, -_REPEAT_MS) < _REPEAT_MS:
@@ -137,7 +137,8 @@ class _Failures:
             return
         self._noted_ms[name] = now_ms
         log.warning(
-            "request_refused",
+            "access_refused" if failure.kind is UNAUTHORIZED else "request_refused",
+            peer=peer(scope),
             method=scope["method"],
             path=scope["path"],
             problem=name,

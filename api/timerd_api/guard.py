@@ -11,7 +11,7 @@ import structlog
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
 
-from timerd_api.access import CALLER, Caller
+from timerd_api.access import CALLER, Caller, peer
 from timerd_api.problem import Problem
 from timerd_api.scopes import ADMIN, NEEDS
 
@@ -58,13 +58,12 @@ class GuardedRoute(APIRoute):
 def _note(request: Request, call: str, outcome: str) -> None:
     """Who, from where, what, on what, and what came of it; when is in every line of the log."""
     caller: Caller = request.scope[CALLER]
-    peer = request.scope.get("client")
     on = request.scope.get(_ABOUT) or "/".join(request.path_params.values()) or "-"
     log.info(
         "audit",
         key=caller.id,
         key_name=caller.name,
-        peer=f"{peer[0]}:{peer[1]}" if peer else "-",
+        peer=peer(request.scope),
         call=call,
         on=on,
         outcome=outcome,

@@ -25,9 +25,10 @@ NOW_MS = 1_796_025_600_000  # 2026-11-30T08:00:00Z
 class FakeClock:
     def __init__(self) -> None:
         self.wall_us = NOW_MS * 1000 + 250  # a quarter of a millisecond past, so that rounding shows
+        self.waited_ms = 0  # boot time that went by while the wall clock stood
 
     def now(self) -> Now:
-        return Now(self.wall_us, self.wall_us // 1000)
+        return Now(self.wall_us, self.wall_us // 1000 + self.waited_ms)
 
 
 class FakeService:
