@@ -12,6 +12,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from timerd.engine.instant import format_instant, parse_duration, parse_instant
 from timerd.engine.message import Refused
+from timerd.engine.secrecy import scrub
 from timerd.ports import ApiKey
 from timerd_api.access import CALLER, NOBODY, Access
 from timerd_api.body import Form, Intake, answer, is_packed
@@ -126,6 +127,8 @@ def add_routes(router: APIRouter, service: Service, intake: Intake, access: Acce
             intake.release(body)
         if not _NAME.fullmatch(given.name):
             raise faulty([Fault("/name", f"a key's name is {_NAME.pattern}")])
+        if scrub(given.name) != given.name:
+            raise faulty([Fault("/name", "must be a label, and is a secret")])
         if request.scope[CALLER] is NOBODY:
             # With the first key everybody else is locked out, who made it perhaps as well.
             raise Problem(FORBIDDEN, "keys are made with a key: start timerd with TIMERD_API_KEY set, and use that one")

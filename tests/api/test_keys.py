@@ -96,6 +96,7 @@ async def test_an_expired_key_is_none(api: Api, service: FakeService, end: dict[
         ({"name": "a b"}, "/name"),
         ({"name": "a\n"}, "/name"),
         ({"name": "x" * 65}, "/name"),
+        ({"name": "td_abcdefgh_" + "x" * 43}, "/name"),
         ({"scopes": []}, "/scopes"),
         ({"scopes": ["write"]}, "/scopes/0"),
         ({"scopes": "read"}, "/scopes"),
