@@ -57,7 +57,7 @@ def test_a_repr_without_secrets_is_not_masked():
     assert MASK not in repr(Config()) + repr(TimerType("t"))
 
 
-def test_no_line_of_the_log_has_one(capsys):
+def test_no_line_of_the_log_has_one(capfd):
     import structlog
 
     configure_logging("info", [OWN])
@@ -70,7 +70,7 @@ def test_no_line_of_the_log_has_one(capsys):
             log.exception("failed", path=f"/v1/keys/{KEY}")
     finally:
         structlog.reset_defaults()
-    text = capsys.readouterr().err
+    text = capfd.readouterr().err
     assert "ValueError" in text
     assert text.count(MASK) >= 6
     for secret in (KEY, KEY[12:], WEBHOOK, OWN):
