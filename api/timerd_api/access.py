@@ -15,11 +15,12 @@ import re
 from collections.abc import Mapping, MutableMapping
 from typing import Any, Final
 
-from timerd.keys import Keys, digest_of, id_in
+from timerd.keys import digest_of, id_in
 from timerd.ports import ApiKey, Clock
 from timerd_api.limits import Meter
 from timerd_api.problem import FORBIDDEN, UNAUTHORIZED, Problem
 from timerd_api.scopes import ADMIN, OPEN_PATHS, allowed
+from timerd_api.service import Service
 from timerd_api.settings import ApiSettings
 
 CALLER: Final = "timerd.caller"
@@ -62,27 +63,25 @@ NOBODY: Final = Caller("-", "-", (ADMIN,))
 class Access:
     """Decides on a request by its path and headers alone, before anything else of it is read."""
 
-    def __init__(self, settings: ApiSettings, keys: Keys, clock: Clock) -> None:
+    def __init__(self, settings: ApiSettings, service: Service) -> None:
         bootstrap = None if settings.api_key is None else settings.api_key.encode().strip()
         if bootstrap == b"":
             raise ValueError("an API key may not be empty")  # else nothing behind "Bearer" would open everything
         self._owner_digest = None if bootstrap is None else digest_of(bootstrap)
         self._owner = Caller(OWNER, "TIMERD_API_KEY", (ADMIN,))
-        self._keys = keys
-        self._clock = clock
-        self._known: Mapping[str, ApiKey] | None = None
+        self._service = service
+        self._known: Mapping[str, ApiKey] = {}
         self._callers: dict[str, Caller] = {}
         self._keyed = bootstrap is not None
         self._insecure = settings.insecure
         self._local_hosts: set[bytes] = set()
-        self._look()
 
     def admit(self, path: bytes, headers: Mapping[bytes, bytes]) -> Caller:
         """Who it is that calls. Raises Problem unless the request may go on."""
         if path in OPEN_PATHS:
             return NOBODY
-        if self._keys.known is not self._known:
-            self._look()
+        if (known := self._service.keys.known) is not self._known:
+            self._take_up(known)
         if not self._keyed:
             if not self._insecure:
                 self._check_local(headers)
@@ -100,28 +99,28 @@ class Access:
 
     def _whose(self, key: bytes) -> Caller:
         digest, id = digest_of(key), id_in(key)
-        known = self._keys.known.get(id)
+        known = self._known.get(id)
         if known is not None and hmac.compare_digest(known.digest, digest):
             caller = self._callers[id]
-            if caller.expires_at is not None and self._clock.now().wall_ms >= caller.expires_at:
+            if caller.expires_at is not None and self._service.clock.now().wall_ms >= caller.expires_at:
                 raise _unauthorized(f"this key, {id}, has expired")
             return caller
         if self._owner_digest is not None and hmac.compare_digest(self._owner_digest, digest):
             return self._owner
         raise _unauthorized("this key is unknown, or was revoked")
 
-    def _look(self) -> None:
-        """Take up the keys as they are now. Those that stay keep what they have used of their allowance.
+    def _take_up(self, known: Mapping[str, ApiKey]) -> None:
+        """These are the keys now. Those that stay keep what they have used of their allowance.
 
         Once a key has been asked for, one always is: taking the last key away must not open the door.
         """
-        self._known = known = self._keys.known
+        self._known = known
         self._keyed = self._keyed or bool(known)
         self._callers = {id: self._callers.get(id) or self._caller(key) for id, key in known.items()}
 
     def _caller(self, key: ApiKey) -> Caller:
         limit = key.max_per_second
-        meter = None if limit is None else Meter(limit, self._clock.now().boot_ms)
+        meter = None if limit is None else Meter(limit, self._service.clock.now().boot_ms)
         return Caller(key.id, key.name, key.scopes, key.expires_at, meter)
 
     def _check_local(self, headers: Mapping[bytes, bytes]) -> None:

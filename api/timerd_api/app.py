@@ -51,7 +51,7 @@ def create_app(service: Service, settings: ApiSettings, turner: Turner | None = 
 class _Door:
     def __init__(self, service: Service, settings: ApiSettings, turner: Turner | None) -> None:
         self._clock = service.clock
-        self._access = Access(settings, service.keys, service.clock)
+        self._access = Access(settings, service)
         self._failures = _Failures(service)
         intake = Intake(
             settings.max_body_bytes,
