@@ -199,6 +199,9 @@ def test_stats(cli: Cli, type: str) -> None:
         (("type", "put", "t", "--url", "http://a", "--header", "no"), "Name: value"),
         (("get", "a", "--url", "127.0.0.1:8470"), "http:// or https://"),
         (("get", "a", "--key", "\u00fc"), "ASCII"),
+        (("get", "a", "--url", "http://user:sesame@127.0.0.1/"), "--url may not have a user or password"),
+        (("get", "a", "--url", "https://127.0.0.1:1", "--ca-file", "/nowhere.pem"), "--ca-file /nowhere.pem"),
+        (("keys", "create", "--name", "n"), "'--scope'"),
     ],
 )
 def test_what_is_typed_wrongly_is_refused_by_its_name(cli: Cli, arguments: tuple[str, ...], says: str) -> None:
@@ -269,6 +272,26 @@ def test_who_answers_is_no_timerd(cli: Cli, target: str) -> None:
         assert result.stderr == f"timerd: what answers at {target} is no timerd (HTTP 200)\n"
     result = cli("fire", "a", "--url", target)
     assert result.stderr == f"timerd: what answers at {target} is no timerd (HTTP 500)\n"
+
+
+def test_a_key_does_not_follow_a_redirect(cli: Cli, target: str) -> None:
+    asked: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                asked.append(connection.recv(10_000))
+                location = f"Location: {target}/v1/timers/a\r\n".encode()
+                connection.sendall(b"HTTP/1.1 302 Found\r\n" + location + b"Content-Length: 0\r\n\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        result = cli("get", "a", "--url", url, env={"TIMERD_API_KEY": "sesame"})
+        thread.join()
+    assert b"Bearer sesame" in asked[0]
+    assert (result.exit_code, result.stderr) == (1, f"timerd: what answers at {url} is no timerd (HTTP 302)\n")
 
 
 def test_who_answers_speaks_no_http(cli: Cli) -> None:

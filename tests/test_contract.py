@@ -286,6 +286,7 @@ async def test_it_refuses_to_be_reachable_without_a_key(tmp_path):
     assert not await (await timerd.spawn())
     assert await timerd.wait() == 2
     assert "--insecure" in "".join(timerd.stderr)
+    assert not timerd.data.exists()
 
 
 async def test_the_number_of_shards_is_the_data_directorys(tmp_path):

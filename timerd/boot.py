@@ -16,6 +16,7 @@ from timerd.engine.replay import Replay
 from timerd.engine.ring import RingTable, build_table
 from timerd.engine.settings import Settings
 from timerd.engine.shard import Shard
+from timerd.keys import Keys
 from timerd.node import Node
 from timerd.ports import Catalog, Clock, Deliver, Log
 
@@ -71,7 +72,8 @@ async def recover(
         await catalog.put_ring(table)
     for shard in shards:
         shard.own(clock.now())
-    return Node(settings, shards, table, await catalog.types(), log_port, catalog, clock, deliver, random)
+    keys = Keys(await catalog.keys(), catalog, clock)
+    return Node(settings, shards, table, await catalog.types(), keys, log_port, catalog, clock, deliver, random)
 
 
 def _ring(settings: Settings, stored: RingTable | None) -> RingTable:

@@ -11,6 +11,8 @@ from typing import Any
 
 import msgspec
 
+from timerd.engine.secrecy import masked_repr
+
 
 class ConfigError(Exception):
     """An option, or the file, is not as it must be; the message names it."""
@@ -37,6 +39,9 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     log_level: str = "info"
     types: dict[str, dict[str, Any]] = {}
     """Only in the file: types to put at start, by name, as in the contract."""
+
+    def __repr__(self) -> str:
+        return masked_repr(self, "api_key", "types")
 
 
 _NOT_OPTIONS = {"types"}

@@ -17,6 +17,7 @@ import structlog
 
 from timerd import __version__
 from timerd.catalogue import Types
+from timerd.clock import refused_if_late
 from timerd.dispatch import Dispatch
 from timerd.engine.message import (
     TIMER_DEAD,
@@ -46,6 +47,7 @@ from timerd.engine.settings import Settings
 from timerd.engine.shard import Shard
 from timerd.engine.timer import INLINE_PAYLOAD_BYTES, Timer, TimerType
 from timerd.gathering import Gathering, merge_arm, split_arm
+from timerd.keys import Keys
 from timerd.pages import BEGINNING, page_token_of, read_page, read_token
 from timerd.payloads import with_bodies
 from timerd.ports import Catalog, Clock, Deliver, Log
@@ -72,6 +74,7 @@ class Node:
         shards: Sequence[Shard],
         table: RingTable,
         types: Sequence[TimerType],
+        keys: Keys,
         log: Log,
         catalog: Catalog,
         clock: Clock,
@@ -80,6 +83,8 @@ class Node:
     ) -> None:
         self.settings = settings
         self.clock = clock
+        self.keys = keys
+        """Who may call. Nothing of the node's own; it holds them for the API, as it does the types."""
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Never resolves; raises what ended the runner. The process must then end without another word."""
         self._table = table
@@ -379,9 +384,7 @@ class Node:
         return parts
 
     def _expired(self, expires_at: int | None) -> Refused | None:
-        if expires_at is not None and self.clock.now().wall_us > expires_at * 1000:
-            return Refused("expired", "the request was accepted later than Timerd-Expires allows; nothing was done")
-        return None
+        return refused_if_late(self.clock.now(), expires_at) if expires_at is not None else None
 
     def _full(self, size: int, sizes: Sequence[tuple[int, int, int]], body_bytes: int = 0) -> Refused | None:
         """Log and inbox room for a whole request, or why not."""

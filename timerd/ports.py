@@ -11,6 +11,7 @@ import msgspec
 from timerd.engine.now import Now
 from timerd.engine.record import Record
 from timerd.engine.ring import RingTable
+from timerd.engine.secrecy import masked_repr
 from timerd.engine.timer import BodyRef, TimerType
 
 
@@ -142,12 +143,29 @@ class Log(Protocol):
         ...
 
 
+class ApiKey(msgspec.Struct, frozen=True):
+    """A key that opens the API, without its secret. Times are Unix ms."""
+
+    id: str
+    name: str
+    """A label; several keys may have the same one, as an old and a new key do during a rotation."""
+    scopes: tuple[str, ...]
+    digest: bytes
+    """SHA-256 of the key."""
+    created_at: int
+    expires_at: int | None = None
+    max_per_second: float | None = None
+
+
 class Catalog(Protocol):
-    """What is not a timer: types and the ring table. Every change is durable on return, or raises CatalogFull."""
+    """What is not a timer: types, API keys, the ring table. A change is durable on return, or raises CatalogFull."""
 
     async def types(self) -> list[TimerType]: ...
     async def put_type(self, type: TimerType) -> None: ...
     async def delete_type(self, name: str) -> None: ...
+    async def keys(self) -> list[ApiKey]: ...
+    async def put_key(self, key: ApiKey) -> None: ...
+    async def delete_key(self, id: str) -> None: ...
     async def ring(self) -> RingTable | None: ...
     async def put_ring(self, table: RingTable) -> None: ...
     async def close(self) -> None: ...
@@ -163,6 +181,9 @@ class Request(msgspec.Struct, frozen=True):
     """For the whole exchange."""
     answer_bytes_max: int
     """An answer's body is read up to here."""
+
+    def __repr__(self) -> str:
+        return masked_repr(self, "headers", "body")
 
 
 class Answer(msgspec.Struct, frozen=True):

@@ -9,14 +9,12 @@ import asyncio
 import contextlib
 import functools
 import gc
-import ipaddress
 import os
 import random
 import resource
 import signal
 import socket
-import ssl
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TextIO, cast
 
@@ -26,7 +24,7 @@ import uvicorn
 import uvloop
 from starlette.types import ASGIApp
 
-from timerd import boot, dev
+from timerd import boot, dev, listening
 from timerd.clock import SystemClock
 from timerd.config import Config, ConfigError
 from timerd.deliver import HttpDeliver
@@ -39,6 +37,7 @@ from timerd.engine.errors import (
     UnreadableCatalog,
 )
 from timerd.engine.instant import parse_duration
+from timerd.engine.secrecy import scrub
 from timerd.engine.settings import Settings
 from timerd.node import Node
 from timerd.ports import Clock
@@ -56,6 +55,7 @@ from timerd_storage.file_log import FileLog
 from timerd_storage.recover import Unreadable
 from timerd_storage.worker import ThreadWorker
 
+CATALOG: Final = "catalog.sqlite"
 EXIT_CONFIG: Final = 2
 EXIT_LOCKED: Final = 3
 EXIT_CORRUPT: Final = 4
@@ -68,13 +68,21 @@ GC_THRESHOLD: Final = (100_000, 20, 50)  # timers are invisible to the collector
 log = structlog.get_logger()
 
 
-def configure_logging(level: str) -> None:
-    """One logfmt line an event, on stderr; tracebacks as text, without local variables (they may hold payloads)."""
+def configure_logging(level: str, secrets: Sequence[str] = ()) -> None:
+    """One logfmt line an event, on stderr; tracebacks as text, without local variables (they may hold payloads).
+
+    Whatever a line is made of, no secret of ours leaves in it, nor any of `secrets`.
+    """
+
+    def scrubbed(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        return {name: scrub(value, secrets) if isinstance(value, str) else value for name, value in event.items()}
+
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
+            scrubbed,
             structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"], bool_as_flag=False),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
@@ -85,11 +93,12 @@ def configure_logging(level: str) -> None:
 def run(config: Config, *, virtual: bool = False) -> int:
     """Serve until told to stop; the exit code. `virtual`: by a clock that stands still until it is turned."""
     keep_standard_descriptors()
-    for number in _stop_signals():
+    for number in _stop_signals(config):
         signal.signal(number, _stop_at_once)
-    configure_logging(config.log_level)
+    configure_logging(config.log_level, [config.api_key.strip()] if config.api_key else [])
     try:
-        _check_listener(config)
+        if not (Path(config.data) / CATALOG).exists():
+            listening.check_reach(config)  # before anything is made; else once the catalogue says what keys it has
         settings, api_settings = _settings(config)
     except ConfigError as error:
         return _refuse(EXIT_CONFIG, str(error))
@@ -123,8 +132,10 @@ def _refuse(code: int, why: str) -> int:
     return code
 
 
-def _stop_signals() -> list[int]:
-    """SIGHUP is the terminal that went away; under nohup it is to be ignored."""
+def _stop_signals(config: Config) -> list[int]:
+    """SIGHUP is the terminal that went away; under nohup it is to be ignored, and with a certificate it renews that."""
+    if config.tls_cert is not None:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to renew
     ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     return [signal.SIGTERM, signal.SIGINT, *([] if ignored else [signal.SIGHUP])]
 
@@ -142,11 +153,7 @@ def _settings(config: Config) -> tuple[Settings, ApiSettings]:
         except ValueError as error:
             raise ConfigError(f"--{name}: {error}") from None
 
-    if config.tls_cert is not None and config.tls_key is not None:
-        try:
-            ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(config.tls_cert, config.tls_key)
-        except (OSError, ValueError) as error:  # an SSLError is an OSError
-            raise ConfigError(f"--tls-cert {config.tls_cert} with --tls-key {config.tls_key}: {error}") from None
+    listening.check_certificate(config)
     horizon_ms = duration("max-horizon", config.max_horizon)
     settings = Settings(
         node=config.node,
@@ -167,21 +174,6 @@ def _settings(config: Config) -> tuple[Settings, ApiSettings]:
         max_horizon_ms=horizon_ms,
     )
     return settings, api_settings
-
-
-def _check_listener(config: Config) -> None:
-    """Whoever can reach the port can arm and cancel: beyond loopback that takes a key, or someone who says so."""
-    if config.api_key or config.insecure:
-        return
-    try:
-        loopback = ipaddress.ip_address(config.host).is_loopback
-    except ValueError:
-        loopback = config.host == "localhost"
-    if not loopback:
-        raise ConfigError(
-            f"--host {config.host} is reachable from elsewhere and no API key is set; "
-            "set TIMERD_API_KEY, or say --insecure"
-        )
 
 
 class _Server(uvicorn.Server):
@@ -219,7 +211,7 @@ def _raise_descriptor_limit() -> None:
 
 async def _serve(config: Config, settings: Settings, api_settings: ApiSettings, virtual: bool) -> int:
     _raise_descriptor_limit()
-    listener = _listen(config)
+    listener = listening.bind(config)
     directory = Path(config.data)
     os.umask(0o077)  # payloads are in the log, secrets in the catalogue: they are nobody else's
     clock: Clock
@@ -230,8 +222,9 @@ async def _serve(config: Config, settings: Settings, api_settings: ApiSettings, 
         clock = SystemClock()
     worker = ThreadWorker()
     file_log = await FileLog.open(directory, OsDisk(), worker, segment_bytes=config.segment_bytes)
-    catalog = await SqliteCatalog.open(directory / "catalog.sqlite")
+    catalog = await SqliteCatalog.open(directory / CATALOG)
     try:
+        listening.check_reach(config, len(await catalog.keys()))
         node = await boot.start(settings, file_log, catalog, clock, HttpDeliver(), random.random)
         await _put_types(node, config)
         turner = None
@@ -240,18 +233,6 @@ async def _serve(config: Config, settings: Settings, api_settings: ApiSettings, 
         return await _serve_node(config, node, create_app(node, api_settings, turner), listener)
     finally:
         await catalog.close()
-
-
-def _listen(config: Config) -> socket.socket:
-    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
-    listener = socket.socket(family)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((config.host, config.port))
-    except OSError as error:
-        listener.close()
-        raise OSError(f"can't listen on {config.host}:{config.port}: {error.strerror}") from None
-    return listener
 
 
 async def _put_types(node: Node, config: Config) -> None:
@@ -289,9 +270,11 @@ async def _serve_node(config: Config, node: Node, app: ASGIApp, listener: socket
     )
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    numbers = _stop_signals()
+    numbers = _stop_signals(config)
     for number in numbers:
         loop.add_signal_handler(number, stop.set)
+    if config.tls_cert is not None:
+        loop.add_signal_handler(signal.SIGHUP, _reload, server.config, config)
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLD)
@@ -316,10 +299,15 @@ async def _serve_node(config: Config, node: Node, app: ASGIApp, listener: socket
     if node.failed.done():
         _die(node)
     log.info("stopped", drained=ended.result())
-    for number in numbers:  # it is over: another one must not make a kill of it
+    for number in (*numbers, signal.SIGHUP):  # it is over: another one must not make a kill of it
         loop.remove_signal_handler(number)
         signal.signal(number, signal.SIG_IGN)
     return 0
+
+
+def _reload(server: uvicorn.Config, config: Config) -> None:
+    if server.ssl is not None:  # else it is about to be read for the first time
+        listening.reload_certificate(server.ssl, config)
 
 
 async def _first(*futures: asyncio.Future[Any]) -> None:

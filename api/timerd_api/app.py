@@ -20,13 +20,15 @@ from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from timerd.engine.instant import format_instant
-from timerd_api import arms, clock, contract_page, dead_letters, openapi, operations, timers, types
-from timerd_api.access import Access
+from timerd_api import arms, clock, contract_page, dead_letters, keys, openapi, operations, timers, types
+from timerd_api.access import CALLER, Access, Caller, peer
 from timerd_api.arms import Arms
 from timerd_api.body import JSON, Intake
 from timerd_api.clock import Turner
+from timerd_api.guard import GuardedRoute
 from timerd_api.items import Items
-from timerd_api.problem import INTERNAL_ERROR, METHOD_NOT_ALLOWED, NOT_FOUND, Problem
+from timerd_api.problem import INTERNAL_ERROR, METHOD_NOT_ALLOWED, NOT_FOUND, UNAUTHORIZED, Problem
+from timerd_api.scopes import ARM
 from timerd_api.service import Service
 from timerd_api.settings import ApiSettings
 from timerd_api.turns import Turns
@@ -49,7 +51,7 @@ def create_app(service: Service, settings: ApiSettings, turner: Turner | None = 
 class _Door:
     def __init__(self, service: Service, settings: ApiSettings, turner: Turner | None) -> None:
         self._clock = service.clock
-        self._access = Access(settings)
+        self._access = Access(settings, service)
         self._failures = _Failures(service)
         intake = Intake(
             settings.max_body_bytes,
@@ -59,7 +61,7 @@ class _Door:
         )
         items = Items(lambda: service.types, settings.max_horizon_ms, settings.max_payload_bytes)
         self._arms = Arms(service, items, intake)
-        self._surface = _surface(service, intake, self._failures, turner)
+        self._surface = _surface(service, intake, self._access, self._failures, turner)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -69,24 +71,34 @@ class _Door:
         headers: dict[bytes, bytes] = dict(scope["headers"])
         path: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
         started = False
+        caller: Caller | None = None
 
         async def answer(message: Message) -> None:
             nonlocal started
             if message["type"] == "http.response.start":
                 started = True
-                now = format_instant(self._clock.now().wall_ms).encode()
-                message = {**message, "headers": [*message.get("headers", ()), (NOW_HEADER, now)]}
+                now = self._clock.now()
+                said = [*message.get("headers", ()), (NOW_HEADER, format_instant(now.wall_ms).encode())]
+                if caller is not None:
+                    caller.seen_at = now.wall_ms
+                    if caller.meter is not None:
+                        said += caller.meter.fields(now.boot_ms)
+                message = {**message, "headers": said}
             elif method == "HEAD":
                 message = {**message, "body": b""}
             await send(message)
 
         try:
-            self._access.check(path, headers)
+            caller = scope[CALLER] = self._access.admit(path, headers)
+            if caller.meter is not None:
+                caller.meter.admit(self._clock.now().boot_ms)
             if path == arms.PATH and method == "POST":
+                caller.require(ARM)
                 if scope["query_string"]:
                     Query(scope["query_string"]).check()
                 await self._arms.post(headers, scope, receive, answer)
             elif method == "PUT" and (segment := arms.id_segment(path)) is not None:
+                caller.require(ARM)
                 if scope["query_string"]:
                     Query(scope["query_string"]).check()
                 await self._arms.put(segment, headers, receive, answer)
@@ -103,7 +115,7 @@ class _Door:
 
 
 class _Failures:
-    """One line for a request that failed for a reason of ours; of refusals of one name, at most one a second."""
+    """One line for a request that failed for a reason of ours, or showed no good key; of one kind, one a second."""
 
     def __init__(self, service: Service) -> None:
         self._clock = service.clock
@@ -117,7 +129,7 @@ class _Failures:
             log.error("request_failed", method=scope["method"], path=scope["path"], exception=text)
             return
         name = failure.kind.name
-        if failure.kind.status < 500:
+        if failure.kind.status < 500 and failure.kind is not UNAUTHORIZED:
             return
         now_ms = self._clock.now().boot_ms
         if now_ms - self._noted_ms.get(name, -_REPEAT_MS) < _REPEAT_MS:
@@ -125,7 +137,8 @@ class _Failures:
             return
         self._noted_ms[name] = now_ms
         log.warning(
-            "request_refused",
+            "access_refused" if failure.kind is UNAUTHORIZED else "request_refused",
+            peer=peer(scope),
             method=scope["method"],
             path=scope["path"],
             problem=name,
@@ -138,16 +151,18 @@ def _internal() -> Problem:
     return Problem(INTERNAL_ERROR, "the request failed; the server's log says why")
 
 
-def _surface(service: Service, intake: Intake, failures: _Failures, turner: Turner | None) -> FastAPI:
+def _surface(service: Service, intake: Intake, access: Access, failures: _Failures, turner: Turner | None) -> FastAPI:
     """All routes but the short way, under FastAPI. It makes no contract of its own and redirects nothing."""
     document = openapi.document(virtual=turner is not None)
     contract, page = openapi.encoded(document), contract_page.render(document)
     app = FastAPI(title="timerd", openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
+    app.router.route_class = GuardedRoute
     turns = Turns()
     timers.add_routes(app.router, service, intake, turns)
     types.add_routes(app.router, service, intake)
     dead_letters.add_routes(app.router, service, intake, turns)
     operations.add_routes(app.router, service)
+    keys.add_routes(app.router, service, intake, access)
     if turner is not None:
         clock.add_routes(app.router, service.clock, turner, intake)
 

@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 from timerd.engine.instant import format_instant, format_instants
 from timerd.engine.message import ArmResult, Condition
 from timerd.engine.timer import Timer
+from timerd_api.access import weigh
 from timerd_api.admission import Admission
 from timerd_api.body import JSON, MSGPACK, Form, Intake, is_packed, wants_msgpack
 from timerd_api.items import Items
@@ -90,6 +91,7 @@ class Arms:
         try:
             await self._admission.enter(len(body))
             timers, conditions = self._items.read(body, packed, self._service.clock.now())
+            weigh(scope, len(timers), self._service.clock)
             done = granted(await self._service.arm(timers, conditions, not minimal, expiry))
         finally:
             self._intake.release(body)

@@ -46,6 +46,7 @@ def _call(path: str, method: str, operation: dict[str, Any]) -> str:
         f"<tr><td><code>{_text(p['name'])}</code><td>{p['in']}<td>{_text(p['description'])}"
         for p in operation.get("parameters", ())
     )
+    scope = operation.get("description", "")
     taken = _links(operation["requestBody"]["content"]) if "requestBody" in operation else ""
     given = "".join(
         f"<tr><td>{status}<td>{_text(response['description'])}<td>{_links(response.get('content', {}))}"
@@ -53,6 +54,7 @@ def _call(path: str, method: str, operation: dict[str, Any]) -> str:
     )
     return (
         f"<details><summary><b>{method.upper()}</b> <code>{_text(path)}</code> {_text(operation['summary'])}</summary>"
+        f"{f'<p>{_text(scope)}</p>' if scope else ''}"
         f"{f'<table>{rows}</table>' if rows else ''}{f'<p>Body: {taken}</p>' if taken else ''}"
         f"<table>{given}</table></details>"
     )

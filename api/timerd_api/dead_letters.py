@@ -7,7 +7,9 @@ from msgspec import UNSET, Raw, UnsetType
 
 from timerd.engine.instant import format_instant
 from timerd.engine.message import Refused, TimerView
+from timerd_api.access import weigh
 from timerd_api.body import Form, Intake, answer, is_packed
+from timerd_api.guard import about
 from timerd_api.problem import Fault, faulty, granted
 from timerd_api.schema import (
     PAGE_SIZE,
@@ -66,6 +68,8 @@ def add_routes(router: APIRouter, service: Service, intake: Intake, turns: Turns
         body = await intake.read(headers, request.receive)
         try:
             ids, type = _chosen(form.read(body, packed))
+            about(request, f"type {type}" if ids is None else f"{len(ids)} ids")
+            weigh(request.scope, len(ids or ()), service.clock)
         finally:
             intake.release(body)
         return granted(await action(ids, type, expiry))

@@ -11,10 +11,10 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from timerd_api import clock, delivery, schema
-from timerd_api.access import OPEN
+from timerd_api import clock, delivery, keys, schema
 from timerd_api.body import JSON, MSGPACK
 from timerd_api.problem import KINDS, MEDIA_TYPE, TYPE_PREFIX, ProblemView
+from timerd_api.scopes import ANY, NEEDS, OPEN, SCOPES
 from timerd_api.values import EXPIRES
 
 VERSION: Final = "1"
@@ -103,6 +103,11 @@ CALLS: Final = (
          schema.DeadLetterRequest, (_EXPIRES,), ("validation", *_WRITE)),
     Call("post", "/v1/dead-letters:purge", "Forget dead letters", {200: schema.PurgeAnswer},
          schema.DeadLetterRequest, (_EXPIRES,), ("validation", *_WRITE)),
+    Call("get", "/v1/keys", "List API keys", {200: keys.KeyList}),
+    Call("post", "/v1/keys", "Make an API key; its text is in this answer alone", {201: keys.NewKey}, keys.KeyBody,
+         (_EXPIRES,), ("validation", *_WRITE)),
+    Call("delete", "/v1/keys/{id}", "Revoke an API key, at once", {204: None}, None, (_EXPIRES,),
+         ("key-not-found", *_WRITE)),
     Call("get", "/healthz", "Whether the process lives", {200: schema.Health}),
     Call("get", "/readyz", "Whether it can do its work", {200: schema.Readiness, 503: schema.Readiness}),
     Call("get", "/v1/status", "The node as it is", {200: schema.StatusItem}),
@@ -146,10 +151,20 @@ _OUTCOMES: Final = {
 _RETRY_AFTER: Final = {"description": "seconds, or an HTTP date", "schema": TEXT}
 _NO_RETRY: Final = {"description": "true: do not send this again", "schema": TEXT}
 
-_OPEN: Final = frozenset(path.decode() for path in OPEN)
 _TAKES_ANYTHING: Final = frozenset(("/metrics", "/openapi.json", "/docs"))
 """Paths that pass over query parameters: tools that look there add their own."""
-_PATH_PARAMETERS: Final = {"id": "a timer's id, percent-encoded as one segment", "name": "a type's name"}
+_PATH_PARAMETERS: Final = {
+    "/v1/timers/{id}": "a timer's id, percent-encoded as one segment",
+    "/v1/types/{name}": "a type's name",
+    "/v1/keys/{id}": "a key's id: the 8 characters behind td_",
+}
+_ACCESS: Final = (
+    "A durable timer service. Every answer carries Timerd-Now, the server's time.\n\n"
+    "Where keys are used, a call needs one with its scope: "
+    + "; ".join(f"{scope} ({what})" for scope, what in SCOPES.items())
+    + ". No key: 401. A key without the scope: 403. A key with max_per_second is told by RateLimit and "
+    "RateLimit-Policy how much of it is left, and gets 429 with Retry-After beyond it."
+)
 
 
 def document(*, virtual: bool = False) -> dict[str, Any]:
@@ -168,14 +183,16 @@ def document(*, virtual: bool = False) -> dict[str, Any]:
         "info": {
             "title": "timerd",
             "version": VERSION,
-            "description": "A durable timer service. Every answer carries Timerd-Now, the server's time.",
+            "description": _ACCESS,
         },
         "security": [{"key": []}, {}],
         "paths": paths,
         "webhooks": {DELIVERY.path: {DELIVERY.method: _delivery()}},
         "components": {
             "schemas": dict(sorted(components.items())),
-            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+            "securitySchemes": {
+                "key": {"type": "http", "scheme": "bearer", "description": "TIMERD_API_KEY, or a key made with it"}
+            },
         },
     }
 
@@ -183,13 +200,13 @@ def document(*, virtual: bool = False) -> dict[str, Any]:
 def _operation(call: Call) -> dict[str, Any]:
     named = [part.partition("}")[0] for part in call.path.split("{")[1:]]
     parameters = [
-        {"name": name, "in": "path", "required": True, "description": _PATH_PARAMETERS[name], "schema": TEXT}
+        {"name": name, "in": "path", "required": True, "description": _described(call.path), "schema": TEXT}
         for name in named
     ] + [{"name": p.name, "in": p.place, "description": p.description, "schema": p.schema} for p in call.parameters]
     for parameter in parameters:
         if parameter["in"] == "query":
             parameter["allowEmptyValue"] = True  # as if it were left out
-    operation: dict[str, Any] = {"summary": call.summary, "operationId": _operation_id(call)}
+    operation: dict[str, Any] = {"summary": call.summary, "operationId": _operation_id(call), **_access(call)}
     if parameters:
         operation["parameters"] = parameters
     if call.body is not None:
@@ -204,11 +221,25 @@ def _operation(call: Call) -> dict[str, Any]:
     return operation
 
 
+def _access(call: Call) -> dict[str, Any]:
+    """What a call asks of its caller: the scope, as the role of a bearer key; or nothing, where no key is used."""
+    need = NEEDS.get((call.method, call.path), OPEN)
+    if need == OPEN:
+        return {"security": []}
+    if need == ANY:
+        return {"description": "Scope: any."}
+    return {"description": f"Scope: {need}.", "security": [{"key": [need]}, {}]}
+
+
+def _described(path: str) -> str:
+    return next(what for template, what in _PATH_PARAMETERS.items() if path.startswith(template))
+
+
 def _everywhere(call: Call) -> tuple[str, ...]:
     """The problems that a call can have for being one: for who asks, for how, and for what of a body comes with it."""
-    if call is DELIVERY or call.path in _OPEN:
+    if NEEDS.get((call.method, call.path), OPEN) == OPEN:
         return ()
-    names: tuple[str, ...] = ("unauthorized", "forbidden")
+    names: tuple[str, ...] = ("unauthorized", "forbidden", "rate-limited")
     if call.path in _TAKES_ANYTHING:
         return names
     names += ("malformed", "validation")
@@ -228,7 +259,7 @@ def _delivery() -> dict[str, Any]:
     for status in ("429", "503"):
         responses[status]["headers"] = {"Retry-After": _RETRY_AFTER}
     responses["default"]["headers"] = {"Timerd-No-Retry": _NO_RETRY}
-    return {**operation, "responses": responses, "security": []}
+    return {**operation, "responses": responses}
 
 
 def _operation_id(call: Call) -> str:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
+from timerd.engine.secrecy import masked_repr
 from timerd.engine.timer import MAX_GENERATION
 
 ITEMS_MAX: Final = 10_000
@@ -268,6 +269,9 @@ class TypeBody(msgspec.Struct, forbid_unknown_fields=True):
     state: Annotated[
         Literal["active", "paused"], Meta(description="a PUT that leaves it out makes a paused type active")
     ] = "active"
+
+    def __repr__(self) -> str:
+        return masked_repr(self, "signing_secrets", "headers")
 
 
 class RetryItem(msgspec.Struct):

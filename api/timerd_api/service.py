@@ -11,6 +11,7 @@ from typing import Protocol
 
 from timerd.engine.message import ArmDone, ArmResult, CancelResult, Condition, Filter, Refused, TimerView
 from timerd.engine.timer import Timer, TimerType
+from timerd.keys import Keys
 from timerd.ports import Clock
 from timerd.report import NodeTally, ShardReport, StatusReport
 
@@ -25,6 +26,11 @@ class Service(Protocol):
     @property
     def types(self) -> Mapping[str, TimerType]:
         """The types by name, as they are now."""
+        ...
+
+    @property
+    def keys(self) -> Keys:
+        """Who may call."""
         ...
 
     @property

@@ -4,6 +4,8 @@ from typing import Final
 
 import msgspec
 
+from timerd.engine.secrecy import masked_repr
+
 BODY_GRACE_MS: Final = 10_000
 BODY_BYTES_PER_S: Final = 64 * 1024
 
@@ -32,6 +34,9 @@ class ApiSettings(msgspec.Struct, frozen=True):
     """One payload, encoded as JSON."""
     max_horizon_ms: int = 3_652 * 86_400_000
     """How far ahead a timer may be armed: ten years, two or three leap days among them."""
+
+    def __repr__(self) -> str:
+        return masked_repr(self, "api_key")
 
     def __post_init__(self) -> None:
         if self.api_key is not None and not self.api_key.strip():

@@ -8,6 +8,7 @@ from msgspec import UNSET, Raw
 
 from timerd.engine.instant import format_instant
 from timerd.engine.message import Filter, TimerView
+from timerd_api.access import weigh
 from timerd_api.arms import result_item
 from timerd_api.body import Form, Intake, answer, is_packed
 from timerd_api.problem import TIMER_NOT_FOUND, Fault, Problem, faulty, granted
@@ -109,6 +110,7 @@ def add_routes(router: APIRouter, service: Service, intake: Intake, turns: Turns
         body = await intake.read(headers, request.receive)
         try:
             ids = checked_ids(_CANCEL.read(body, packed).ids)
+            weigh(request.scope, len(ids), service.clock)
             results = granted(await service.cancel(ids, expiry))
         finally:
             intake.release(body)

@@ -16,6 +16,7 @@ from msgspec import UNSET, UnsetType
 
 from timerd.engine.instant import parse_duration
 from timerd.engine.message import Refused
+from timerd.engine.secrecy import MASK
 from timerd.engine.timer import Misfire, RetryPolicy, TimerType
 from timerd_api.body import Form, Intake, answer, is_packed
 from timerd_api.problem import TYPE_NOT_FOUND, Fault, Problem, faulty, granted, pointer_token
@@ -24,7 +25,6 @@ from timerd_api.service import Service
 from timerd_api.timers import read_nothing
 from timerd_api.values import TYPE_NAME_FAULT, Query, expires_at, is_type_name, path_name
 
-MASK: Final = "***"
 _SECRET_PREFIX: Final = "whsec_"  # noqa: S105 - the public mark of a secret (Standard Webhooks), not one
 _HINT_BYTES_MIN: Final = 16  # a shorter secret is not shown in part: four characters would be too much of it
 

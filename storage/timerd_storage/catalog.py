@@ -1,12 +1,13 @@
-"""The catalogue on one machine: types and the ring table in SQLite, through aiosqlite.
+"""The catalogue on one machine: types, API keys and the ring table in SQLite, through aiosqlite.
 
-A type is a row of JSON: read whole, written whole, and a field that a later version adds has its default in older
-rows. Every change is one transaction, synced to disk before its call returns. SQLite does its own file work; nothing
-of it goes through `disk.py`.
+A type or key is a row of JSON: read whole, written whole, and a field that a later version adds has its default in
+older rows. Every change is one transaction, synced to disk before its call returns. SQLite does its own file work;
+nothing of it goes through `disk.py`.
 """
 
 import sqlite3
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,17 +17,23 @@ import msgspec
 from timerd.engine.errors import CatalogFull, UnreadableCatalog
 from timerd.engine.ring import RingTable
 from timerd.engine.timer import TimerType
+from timerd.ports import ApiKey
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 _SCHEMA: Final = (
     "CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
     "CREATE TABLE IF NOT EXISTS types (name TEXT PRIMARY KEY, json BLOB NOT NULL) WITHOUT ROWID",
     "CREATE TABLE IF NOT EXISTS ring (id INTEGER PRIMARY KEY CHECK (id = 1), json BLOB NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS keys (id TEXT PRIMARY KEY, json BLOB NOT NULL) WITHOUT ROWID",
 )
+# What a catalogue of a version lacks of the next one. An older build refuses what a newer one has written to: it would
+# not know of the keys, and let everybody in.
+_STEPS: Final = {1: (_SCHEMA[3],)}
 # What a disk that takes no more says: no space at all, or in the middle of writing the journal or the file.
 _FULL_CODES: Final = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR})
 
 _type_decoder = msgspec.json.Decoder(TimerType)
+_key_decoder = msgspec.json.Decoder(ApiKey)
 _ring_decoder = msgspec.json.Decoder(RingTable)
 
 
@@ -70,6 +77,19 @@ class SqliteCatalog:
         """Delete a type, if there is one of that name."""
         await self._write("DELETE FROM types WHERE name = ?", name)
 
+    async def keys(self) -> list[ApiKey]:
+        """All API keys, by id."""
+        rows = await self._connection.execute_fetchall("SELECT json FROM keys ORDER BY id")
+        return [_key_decoder.decode(row[0]) for row in rows]
+
+    async def put_key(self, key: ApiKey) -> None:
+        """Add or replace a key."""
+        await self._write("INSERT OR REPLACE INTO keys VALUES (?, ?)", key.id, msgspec.json.encode(key))
+
+    async def delete_key(self, id: str) -> None:
+        """Delete a key, if there is one of that id."""
+        await self._write("DELETE FROM keys WHERE id = ?", id)
+
     async def ring(self) -> RingTable | None:
         """The ring table, or None before the first was put."""
         rows = list(await self._connection.execute_fetchall("SELECT json FROM ring"))
@@ -86,17 +106,23 @@ class SqliteCatalog:
     async def _prepare(self) -> None:
         tables = list(await self._connection.execute_fetchall("SELECT name FROM sqlite_master WHERE name = 'meta'"))
         if not tables:
-            await _full_is_full(self._create)
-        rows = list(await self._connection.execute_fetchall("SELECT value FROM meta WHERE name = 'schema'"))
-        version = int(rows[0][0]) if rows else 0
+            await _full_is_full(partial(self._write_schema, _SCHEMA))
+        version = await self._version()
+        while version in _STEPS:
+            await _full_is_full(partial(self._write_schema, _STEPS[version], version + 1))
+            version = await self._version()
         if version != SCHEMA_VERSION:
             raise sqlite3.DatabaseError(f"catalogue of schema version {version}; this build reads {SCHEMA_VERSION}")
 
-    async def _create(self) -> None:
+    async def _version(self) -> int:
+        rows = list(await self._connection.execute_fetchall("SELECT value FROM meta WHERE name = 'schema'"))
+        return int(rows[0][0]) if rows else 0
+
+    async def _write_schema(self, statements: Sequence[str], version: int = SCHEMA_VERSION) -> None:
         await self._connection.execute("BEGIN IMMEDIATE")
-        for statement in _SCHEMA:
+        for statement in statements:
             await self._connection.execute(statement)
-        await self._connection.execute("INSERT INTO meta VALUES ('schema', ?)", (str(SCHEMA_VERSION),))
+        await self._connection.execute("INSERT OR REPLACE INTO meta VALUES ('schema', ?)", (str(version),))
         await self._connection.commit()
 
     async def _write(self, statement: str, *values: Any) -> None:

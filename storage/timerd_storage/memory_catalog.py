@@ -3,6 +3,7 @@
 from timerd.engine.errors import CatalogFull
 from timerd.engine.ring import RingTable
 from timerd.engine.timer import TimerType
+from timerd.ports import ApiKey
 
 
 class MemoryCatalog:
@@ -11,6 +12,7 @@ class MemoryCatalog:
     def __init__(self) -> None:
         self.full = False
         self._types: dict[str, TimerType] = {}
+        self._keys: dict[str, ApiKey] = {}
         self._ring: RingTable | None = None
 
     async def types(self) -> list[TimerType]:
@@ -23,6 +25,17 @@ class MemoryCatalog:
     async def delete_type(self, name: str) -> None:
         self._refuse_if_full()
         self._types.pop(name, None)
+
+    async def keys(self) -> list[ApiKey]:
+        return [self._keys[id] for id in sorted(self._keys)]
+
+    async def put_key(self, key: ApiKey) -> None:
+        self._refuse_if_full()
+        self._keys[key.id] = key
+
+    async def delete_key(self, id: str) -> None:
+        self._refuse_if_full()
+        self._keys.pop(id, None)
 
     async def ring(self) -> RingTable | None:
         return self._ring

@@ -15,7 +15,9 @@ from timerd.engine.message import (
 )
 from timerd.engine.now import Now
 from timerd.engine.timer import MAX_GENERATION, Timer, TimerType
+from timerd.keys import Keys
 from timerd.report import LagWindow, NodeTally, ShardReport, StatusReport, TypeReport
+from timerd_storage.memory_catalog import MemoryCatalog
 
 NOW_MS = 1_796_025_600_000  # 2026-11-30T08:00:00Z
 
@@ -23,15 +25,18 @@ NOW_MS = 1_796_025_600_000  # 2026-11-30T08:00:00Z
 class FakeClock:
     def __init__(self) -> None:
         self.wall_us = NOW_MS * 1000 + 250  # a quarter of a millisecond past, so that rounding shows
+        self.waited_ms = 0  # boot time that went by while the wall clock stood
 
     def now(self) -> Now:
-        return Now(self.wall_us, self.wall_us // 1000)
+        return Now(self.wall_us, self.wall_us // 1000 + self.waited_ms)
 
 
 class FakeService:
     def __init__(self) -> None:
         self.types: dict[str, TimerType] = {"poll": TimerType("poll", url="http://127.0.0.1:9000/poll")}
         self.clock = FakeClock()
+        self.catalog = MemoryCatalog()
+        self.keys = Keys([], self.catalog, self.clock)
         self.timers: dict[str, Timer] = {}
         self.in_flight: set[str] = set()
         self.dead: dict[str, Timer] = {}

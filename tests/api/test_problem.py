@@ -17,7 +17,9 @@ CONTRACT = {
     "generation-mismatch": 412, "type-in-use": 409, "timer-dead": 409, "expired": 409, "unauthorized": 401,
     "forbidden": 403, "overloaded": 503, "shard-unavailable": 503, "storage-full": 507,
 }  # fmt: skip
-BESIDE = {"not-found": 404, "method-not-allowed": 405, "internal-error": 500}
+BESIDE = {
+    "not-found": 404, "method-not-allowed": 405, "internal-error": 500, "key-not-found": 404, "rate-limited": 429,
+}  # fmt: skip
 
 
 def test_the_table() -> None:

@@ -31,6 +31,8 @@ CHECKS = (
     "missing_required_header",
 )
 FAR = 2_050_000_000_000
+KEY = {"TIMERD_API_KEY": "only-for-this-run"}  # without a key the calls about keys are refused
+BEARER = f"Bearer {KEY['TIMERD_API_KEY']}"
 
 
 class Result(NamedTuple):
@@ -90,7 +92,8 @@ async def run(seed_number: int, examples: int, phases: str) -> Result:
     """One run against a server of its own: `examples` an operation, in each of the phases."""
     with tempfile.TemporaryDirectory(prefix="timerd-schema-") as folder:
         room = Path(folder)
-        async with Processor(processor_answer) as processor, Process(room / "data") as timerd:
+        async with Processor(processor_answer) as processor, Process(room / "data", env=KEY) as timerd:
+            timerd.session.headers["Authorization"] = BEARER
             await seed(timerd, processor.url)
             document = (await timerd.request("GET", "/openapi.json"))[1]
             (room / "openapi.json").write_bytes(msgspec.json.encode(strict(document)))
@@ -98,7 +101,8 @@ async def run(seed_number: int, examples: int, phases: str) -> Result:
                 "run", "openapi.json", "--url", timerd.url, "--seed", str(seed_number), "--max-examples", str(examples),
                 "--checks", ",".join(CHECKS), "--phases", phases, "--mode", "all", "--no-shrink",
                 "--continue-on-failure", "--warnings", "off", "--report", "ndjson", "--report-ndjson-path", "events",
-                "--generation-database", "none", "--suppress-health-check", "all", "--request-timeout", "20",
+                "--generation-database", "none", "--header", f"Authorization: {BEARER}",
+                "--suppress-health-check", "all", "--request-timeout", "20",
             ]  # fmt: skip
             schemathesis = await asyncio.create_subprocess_exec(
                 str(Path(sys.executable).parent / "schemathesis"), *arguments, cwd=room,

@@ -179,9 +179,9 @@ segment.encode_mark(self.number, self.end))
     Mutation(
         "expiry-not-asked",
         "milliseconds are compared with microseconds, so no request ever expires",
-        "timerd/node.py",
-        "if expires_at is not None and self.clock.now().wall_us > expires_at * 1000:",
-        "if expires_at is not None and self.clock.now().wall_ms > expires_at * 1000:",
+        "timerd/clock.py",
+        "if expires_at is not None and now.wall_us > expires_at * 1000:",
+        "if expires_at is not None and now.wall_ms > expires_at * 1000:",
         Pytest("tests/test_requests.py", because="its callers take any answer to a request that has expired"),
     ),
 )

@@ -10,7 +10,7 @@ import pytest
 from timerd.engine.errors import CatalogFull, UnreadableCatalog
 from timerd.engine.ring import build_table
 from timerd.engine.timer import Misfire, RetryPolicy, TimerType
-from timerd.ports import Catalog
+from timerd.ports import ApiKey, Catalog
 from timerd_storage.catalog import SqliteCatalog
 from timerd_storage.memory_catalog import MemoryCatalog
 
@@ -79,8 +79,8 @@ async def test_a_later_schema_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "catalog.sqlite"
     await (await SqliteCatalog.open(path)).close()
     with sqlite3.connect(path) as connection:
-        connection.execute("UPDATE meta SET value = '2' WHERE name = 'schema'")
-    with pytest.raises(UnreadableCatalog, match="schema version 2"):
+        connection.execute("UPDATE meta SET value = '3' WHERE name = 'schema'")
+    with pytest.raises(UnreadableCatalog, match="schema version 3"):
         await SqliteCatalog.open(path)
 
 
@@ -115,3 +115,35 @@ async def test_what_is_no_catalogue_is_refused_by_name(tmp_path: Path, content: 
         path.write_bytes(content)
     with pytest.raises(UnreadableCatalog, match=r"catalog\.sqlite"):
         await SqliteCatalog.open(path)
+
+
+KEY = ApiKey("abcdefgh", "mail", ("arm", "read"), bytes(range(32)), 1, 2, 2.5)
+
+
+async def test_keys_are_kept_by_id(catalog: Catalog) -> None:
+    assert await catalog.keys() == []
+    other = ApiKey("aaaaaaaa", "mail", ("admin",), b"\xff" * 32, 1)
+    await catalog.put_key(KEY)
+    await catalog.put_key(other)
+    assert await catalog.keys() == [other, KEY]
+    await catalog.delete_key(other.id)
+    await catalog.delete_key(other.id)
+    assert await catalog.keys() == [KEY]
+
+
+async def test_a_catalogue_from_before_there_were_keys_is_taken_up(tmp_path: Path) -> None:
+    path = tmp_path / "catalog.sqlite"
+    with sqlite3.connect(path) as connection:  # as version 1 made it
+        connection.execute("CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID")
+        connection.execute("CREATE TABLE types (name TEXT PRIMARY KEY, json BLOB NOT NULL) WITHOUT ROWID")
+        connection.execute("CREATE TABLE ring (id INTEGER PRIMARY KEY CHECK (id = 1), json BLOB NOT NULL)")
+        connection.execute("INSERT INTO meta VALUES ('schema', '1')")
+        connection.execute("INSERT INTO types VALUES ('poll', ?)", (msgspec.json.encode(FULL),))
+    for _ in range(2):
+        catalog = await SqliteCatalog.open(path)
+        assert await catalog.types() == [FULL]
+        await catalog.put_key(KEY)
+        assert await catalog.keys() == [KEY]
+        await catalog.close()
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("SELECT value FROM meta WHERE name = 'schema'").fetchall() == [("2",)]

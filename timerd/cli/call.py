@@ -7,6 +7,7 @@ what was typed wrongly with exit 2, as a command with a wrong option does anyway
 import http.client
 import json
 import re
+import ssl
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -16,7 +17,14 @@ from typing import Annotated, Any, Final, NoReturn
 import typer
 
 Url = Annotated[str, typer.Option("--url", "--server", envvar="TIMERD_URL", help="Where timerd listens.")]
-Key = Annotated[str | None, typer.Option("--key", envvar="TIMERD_API_KEY", help="Bearer key.", show_default=False)]
+Key = Annotated[
+    str | None,
+    typer.Option("--key", envvar="TIMERD_API_KEY", help="Bearer key; a flag is seen by others.", show_default=False),
+]
+CaFile = Annotated[
+    str | None,
+    typer.Option("--ca-file", envvar="TIMERD_CA_FILE", help="PEM file of who may sign the server's certificate."),
+]
 DEFAULT_URL: Final = "http://127.0.0.1:8470"
 TIMEOUT_S: Final = 30
 PAGE_SIZE_MAX: Final = 1_000
@@ -26,15 +34,24 @@ Names = Mapping[str, str]
 
 
 class Server:
-    """Where commands go, and with which key."""
+    """Where commands go, with which key, and whose word on the server's name is taken."""
 
-    def __init__(self, url: str, key: str | None) -> None:
+    def __init__(self, url: str, key: str | None, ca_file: str | None = None) -> None:
+        if "@" in url:  # and it is not shown
+            misuse("--url may not have a user or password; use --key")
         if not url.startswith(("http://", "https://")):
             misuse(f"--url {url}: give it with http:// or https://")
         if key is not None and not (key.isascii() and key.isprintable()):
             misuse("--key: a key has printable ASCII characters only")
         self._url = url.rstrip("/")
         self._key = key
+        self._opener = urllib.request.build_opener(_Stay)
+        if url.startswith("https://"):
+            try:
+                context = ssl.create_default_context(cafile=ca_file)
+            except OSError as error:
+                misuse(f"--ca-file {ca_file}: {error.strerror or error}")
+            self._opener = urllib.request.build_opener(_Stay, urllib.request.HTTPSHandler(context=context))
 
     def call(self, method: str, path: str, body: Any = None, names: Names | None = None) -> Any:
         """The decoded answer, None if it has no body. Exits with the reason if there is none."""
@@ -44,7 +61,7 @@ class Server:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self._url + path, data, headers, method=method)  # noqa: S310 - scheme checked
         try:
-            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:  # noqa: S310 - scheme checked
+            with self._opener.open(request, timeout=TIMEOUT_S) as answer:
                 self._check(answer.status, answer.headers)
                 text = answer.read()
                 return json.loads(text) if text else None
@@ -72,6 +89,13 @@ class Server:
         """Every answer of a timerd says what time it has."""
         if headers.get("Timerd-Now") is None:
             fail(f"what answers at {self._url} is no timerd (HTTP {status})")
+
+
+class _Stay(urllib.request.HTTPRedirectHandler):
+    """Goes nowhere else: a timerd sends nobody on, and a key is for the server that it was given for."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
 
 
 def segment(text: str) -> str:

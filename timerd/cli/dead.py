@@ -4,7 +4,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from timerd.cli.call import DEFAULT_URL, Key, Server, Url, misuse, show
+from timerd.cli.call import DEFAULT_URL, CaFile, Key, Server, Url, misuse, show
 from timerd.cli.timers import id_names
 
 app = typer.Typer(help="List, replay or purge dead letters.", no_args_is_help=True, rich_markup_mode=None)
@@ -19,21 +19,26 @@ def list_command(
     limit: Annotated[int, typer.Option(help="At most so many.", min=1)] = 100,
     url: Url = DEFAULT_URL,
     key: Key = None,
+    ca_file: CaFile = None,
 ) -> None:
     """List dead letters, one JSON object a line."""
-    Server(url, key).pages("/v1/dead-letters", "dead_letters", limit, {"type": "--type"}, type=type)
+    Server(url, key, ca_file).pages("/v1/dead-letters", "dead_letters", limit, {"type": "--type"}, type=type)
 
 
 @app.command("replay")
-def replay_command(ids: Ids = None, type: AllOf = None, url: Url = DEFAULT_URL, key: Key = None) -> None:
+def replay_command(
+    ids: Ids = None, type: AllOf = None, url: Url = DEFAULT_URL, key: Key = None, ca_file: CaFile = None
+) -> None:
     """Let dead letters live again, as new generations that are due by their old fire times. Prints how many."""
-    show(Server(url, key).call("POST", "/v1/dead-letters:replay", *_chosen(ids, type)))
+    show(Server(url, key, ca_file).call("POST", "/v1/dead-letters:replay", *_chosen(ids, type)))
 
 
 @app.command("purge")
-def purge_command(ids: Ids = None, type: AllOf = None, url: Url = DEFAULT_URL, key: Key = None) -> None:
+def purge_command(
+    ids: Ids = None, type: AllOf = None, url: Url = DEFAULT_URL, key: Key = None, ca_file: CaFile = None
+) -> None:
     """Forget dead letters for ever. Prints how many."""
-    show(Server(url, key).call("POST", "/v1/dead-letters:purge", *_chosen(ids, type)))
+    show(Server(url, key, ca_file).call("POST", "/v1/dead-letters:purge", *_chosen(ids, type)))
 
 
 def _chosen(ids: list[str] | None, type: str | None) -> tuple[dict[str, Any], dict[str, str]]:

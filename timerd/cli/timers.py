@@ -5,7 +5,19 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from timerd.cli.call import DEFAULT_URL, PAGE_SIZE_MAX, Key, Server, Url, misuse, number, query_text, segment, show
+from timerd.cli.call import (
+    DEFAULT_URL,
+    PAGE_SIZE_MAX,
+    CaFile,
+    Key,
+    Server,
+    Url,
+    misuse,
+    number,
+    query_text,
+    segment,
+    show,
+)
 
 _ARM_NAMES: Final = {
     "/timers/0/id": "ID",
@@ -35,6 +47,7 @@ def arm_command(
     ] = None,
     url: Url = DEFAULT_URL,
     key: Key = None,
+    ca_file: CaFile = None,
 ) -> None:
     """Arm a timer, or move it. What is left out (a payload too) is not kept from before."""
     item: dict[str, Any] = {"id": id, "type": type, "mode": mode}
@@ -51,25 +64,28 @@ def arm_command(
             item["payload"] = json.loads(payload, parse_constant=_refuse_constant)
         except ValueError as error:
             misuse(f"--payload is no JSON: {error}")
-    answer = Server(url, key).call("POST", "/v1/timers", {"timers": [item]}, _ARM_NAMES)
+    answer = Server(url, key, ca_file).call("POST", "/v1/timers", {"timers": [item]}, _ARM_NAMES)
     show(answer["results"][0])
 
 
-def get_command(id: Id, url: Url = DEFAULT_URL, key: Key = None) -> None:
+def get_command(id: Id, url: Url = DEFAULT_URL, key: Key = None, ca_file: CaFile = None) -> None:
     """Show a timer."""
-    show(Server(url, key).call("GET", f"/v1/timers/{segment(id)}", names=_ID_NAMES))
+    show(Server(url, key, ca_file).call("GET", f"/v1/timers/{segment(id)}", names=_ID_NAMES))
 
 
-def fire_command(id: Id, url: Url = DEFAULT_URL, key: Key = None) -> None:
+def fire_command(id: Id, url: Url = DEFAULT_URL, key: Key = None, ca_file: CaFile = None) -> None:
     """Re-arm a timer to now. It waits for no batch; one that is in flight is left alone."""
-    show(Server(url, key).call("POST", f"/v1/timers/{segment(id)}:fire", names=_ID_NAMES))
+    show(Server(url, key, ca_file).call("POST", f"/v1/timers/{segment(id)}:fire", names=_ID_NAMES))
 
 
 def cancel_command(
-    ids: Annotated[list[str], typer.Argument(help="The timers' ids.")], url: Url = DEFAULT_URL, key: Key = None
+    ids: Annotated[list[str], typer.Argument(help="The timers' ids.")],
+    url: Url = DEFAULT_URL,
+    key: Key = None,
+    ca_file: CaFile = None,
 ) -> None:
     """Cancel timers, dead ones too."""
-    show(Server(url, key).call("POST", "/v1/timers:cancel", {"ids": ids}, id_names(ids)))
+    show(Server(url, key, ca_file).call("POST", "/v1/timers:cancel", {"ids": ids}, id_names(ids)))
 
 
 def list_command(
@@ -82,23 +98,26 @@ def list_command(
     limit: Annotated[int, typer.Option(help="At most so many.", min=1)] = 100,
     url: Url = DEFAULT_URL,
     key: Key = None,
+    ca_file: CaFile = None,
 ) -> None:
     """List timers, one JSON object a line. Without --soonest the order is stable, but not by time."""
     if not soonest:
-        Server(url, key).pages("/v1/timers", "timers", limit, _LIST_NAMES, type=type, state=state, id_prefix=prefix)
+        Server(url, key, ca_file).pages(
+            "/v1/timers", "timers", limit, _LIST_NAMES, type=type, state=state, id_prefix=prefix
+        )
         return
     if state is not None or prefix is not None:
         misuse("--soonest goes with --type and --limit, not with --state or --prefix")
     if limit > PAGE_SIZE_MAX:
         misuse(f"--soonest shows at most {PAGE_SIZE_MAX} timers; --limit is {limit}")
     query = query_text(type=type, limit=limit)
-    for timer in Server(url, key).call("GET", f"/v1/timers:next{query}", names=_LIST_NAMES)["timers"]:
+    for timer in Server(url, key, ca_file).call("GET", f"/v1/timers:next{query}", names=_LIST_NAMES)["timers"]:
         show(timer, indent=None)
 
 
-def stats_command(url: Url = DEFAULT_URL, key: Key = None) -> None:
+def stats_command(url: Url = DEFAULT_URL, key: Key = None, ca_file: CaFile = None) -> None:
     """Show counts by type, and how the service is."""
-    server = Server(url, key)
+    server = Server(url, key, ca_file)
     show({"status": server.call("GET", "/v1/status"), **server.call("GET", "/v1/stats")})
 
 

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from timerd.cli.call import DEFAULT_URL, Key, Server, Url, misuse, number, segment, show
+from timerd.cli.call import DEFAULT_URL, CaFile, Key, Server, Url, misuse, number, segment, show
 
 app = typer.Typer(help="Put, show, pause, resume or delete a timer type.", no_args_is_help=True, rich_markup_mode=None)
 Name = Annotated[str, typer.Argument(help="The type's name: [a-z][a-z0-9_.-]{0,63}.")]
@@ -27,9 +27,9 @@ _NAMES: Final = {
 }
 
 
-def types_command(url: Url = DEFAULT_URL, key: Key = None) -> None:
+def types_command(url: Url = DEFAULT_URL, key: Key = None, ca_file: CaFile = None) -> None:
     """Show all types."""
-    show(Server(url, key).call("GET", "/v1/types"))
+    show(Server(url, key, ca_file).call("GET", "/v1/types"))
 
 
 @app.command("put")
@@ -58,6 +58,7 @@ def put_command(
     paused: Annotated[bool, typer.Option("--paused", help="Let its timers wait.")] = False,
     server: Annotated[str, typer.Option("--server", envvar="TIMERD_URL", help="Where timerd listens.")] = DEFAULT_URL,
     key: Key = None,
+    ca_file: CaFile = None,
 ) -> None:
     """Put a type in place of what was there: what is left out takes its default, so a paused type goes on.
 
@@ -82,31 +83,31 @@ def put_command(
         "headers": _headers(header or []) or None,
         "state": "paused" if paused else None,
     }
-    show(Server(server, key).call("PUT", f"/v1/types/{segment(name)}", _given(body), _NAMES))
+    show(Server(server, key, ca_file).call("PUT", f"/v1/types/{segment(name)}", _given(body), _NAMES))
 
 
 @app.command("get")
-def get_command(name: Name, url: Url = DEFAULT_URL, key: Key = None) -> None:
+def get_command(name: Name, url: Url = DEFAULT_URL, key: Key = None, ca_file: CaFile = None) -> None:
     """Show a type; secrets as hints, header values masked."""
-    show(Server(url, key).call("GET", f"/v1/types/{segment(name)}"))
+    show(Server(url, key, ca_file).call("GET", f"/v1/types/{segment(name)}"))
 
 
 @app.command("pause")
-def pause_command(name: Name, url: Url = DEFAULT_URL, key: Key = None) -> None:
+def pause_command(name: Name, url: Url = DEFAULT_URL, key: Key = None, ca_file: CaFile = None) -> None:
     """Let its timers wait."""
-    show(Server(url, key).call("POST", f"/v1/types/{segment(name)}:pause"))
+    show(Server(url, key, ca_file).call("POST", f"/v1/types/{segment(name)}:pause"))
 
 
 @app.command("resume")
-def resume_command(name: Name, url: Url = DEFAULT_URL, key: Key = None) -> None:
+def resume_command(name: Name, url: Url = DEFAULT_URL, key: Key = None, ca_file: CaFile = None) -> None:
     """Deliver its timers again."""
-    show(Server(url, key).call("POST", f"/v1/types/{segment(name)}:resume"))
+    show(Server(url, key, ca_file).call("POST", f"/v1/types/{segment(name)}:resume"))
 
 
 @app.command("delete")
-def delete_command(name: Name, url: Url = DEFAULT_URL, key: Key = None) -> None:
+def delete_command(name: Name, url: Url = DEFAULT_URL, key: Key = None, ca_file: CaFile = None) -> None:
     """Delete a type that no timer lives of. Prints nothing."""
-    Server(url, key).call("DELETE", f"/v1/types/{segment(name)}")
+    Server(url, key, ca_file).call("DELETE", f"/v1/types/{segment(name)}")
 
 
 def _given(fields: dict[str, Any]) -> dict[str, Any]:

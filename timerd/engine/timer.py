@@ -13,6 +13,8 @@ from typing import Final
 
 import msgspec
 
+from timerd.engine.secrecy import masked_repr
+
 MAX_GENERATION: Final = 2**53  # exclusive; JSON readers hold integers exactly up to here
 MIN_FIRE_AT: Final = 10**11  # anything below was meant as seconds (1973 in milliseconds)
 MAX_WALL_US: Final = 7_258_118_400_000_000  # 2200-01-01: a clock beyond it is wrong, and generations would run out
@@ -137,3 +139,6 @@ class TimerType(msgspec.Struct, frozen=True):
     headers: dict[str, str] = {}
     state: str = "active"
     """`active` or `paused`: a paused type's timers wait."""
+
+    def __repr__(self) -> str:
+        return masked_repr(self, "signing_secrets", "headers")

@@ -111,7 +111,7 @@ class FakeTimerd:
                 data = b"" if status == 204 else json.dumps(body).encode()
                 kind = "application/problem+json" if status >= 400 else "application/json"
                 head = f"HTTP/1.1 {status} X\r\ncontent-type: {kind}\r\ntimerd-now: {iso(self.now_ms())}\r\n"
-                if status == 503:
+                if status in (429, 503):
                     head += f"retry-after: {self.retry_after}\r\n"
                 writer.write(f"{head}content-length: {len(data)}\r\n\r\n".encode() + data)
                 await writer.drain()

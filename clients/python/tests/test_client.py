@@ -241,6 +241,19 @@ def test_arguments_of_a_wrong_kind_are_named_and_nothing_is_sent(
     assert fake.seen == []
 
 
+@pytest.mark.parametrize("kind", [Timerd, AsyncTimerd])
+def test_a_key_in_the_address_is_refused_and_not_shown(kind: Any) -> None:
+    with pytest.raises(ValueError, match="key=") as refused:
+        kind("https://user:sesame@h")
+    assert "sesame" not in str(refused.value)
+
+
+@pytest.mark.parametrize("kind", [Timerd, AsyncTimerd])
+def test_a_ca_file_that_is_not_there_is_refused_at_once(kind: Any) -> None:
+    with pytest.raises(OSError):
+        kind("https://h", ca_file="/nowhere.pem")
+
+
 def test_a_payload_is_what_msgspec_writes_as_json(server: tuple[FakeTimerd, str]) -> None:
     fake, url = server
     with Timerd(url) as client:

@@ -18,6 +18,7 @@ from timerd_client import (
     AsyncTimerd,
     OutcomeUnknown,
     Overloaded,
+    RateLimited,
     StorageFull,
     Timerd,
     Unavailable,
@@ -238,6 +239,33 @@ def test_overloaded_to_the_end_is_what_the_caller_hears(rig: Rig, caller: Caller
     rig.fake.retry_after = "2"
     with pytest.raises(Overloaded):
         caller.arm("x", "poll", fire_at=T1)
+
+
+def test_an_allowance_that_is_used_up_is_waited_for(rig: Rig, caller: Caller) -> None:
+    answers = iter([(429, problem("rate-limited"))])
+    rig.fake.before = lambda request: next(answers, None) if request.method == "POST" else None
+    rig.fake.retry_after = "1"
+    began = time.monotonic()
+    assert caller.arm("x", "poll", fire_at=T1).armed
+    assert time.monotonic() - began >= 1
+
+
+def test_an_allowance_that_comes_back_too_late_is_what_the_caller_hears(rig: Rig, caller: Caller) -> None:
+    rig.fake.before = lambda request: (429, problem("rate-limited")) if request.method == "POST" else None
+    rig.fake.retry_after = "600"
+    with pytest.raises(RateLimited) as limited:
+        caller.arm("x", "poll", fire_at=T1)
+    assert limited.value.retry_after == 600
+    assert len(arms(rig.fake)) == 1
+
+
+def test_a_refusal_for_the_rate_says_nothing_of_an_attempt_whose_answer_was_lost(rig: Rig, caller: Caller) -> None:
+    rig.proxy.script.append(fault(rig.loop, drop_answer=True))
+    rig.fake.before = lambda request: (429, problem("rate-limited")) if arms(rig.fake) else None
+    rig.fake.retry_after = "600"
+    with pytest.raises(OutcomeUnknown):
+        caller.arm("x", "poll", fire_at=T1)
+    assert rig.fake.timers["x"]["generation"] == 1
 
 
 def test_a_full_disk_is_not_retried(rig: Rig, caller: Caller) -> None:

@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import datetime
+from os import PathLike
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, cast
 
@@ -46,7 +47,9 @@ class AsyncTimerd:
     """A timerd server, for any number of tasks of one event loop. Close it, or use it as an async context manager.
 
     `timeout` (seconds) bounds every call, retries included; `arm_many` and `cancel_many` count it for each request of
-    at most 10,000 items. A `transport` of httpx's replaces the built-in one: for proxies, certificates, tests.
+    at most 10,000 items. `key` is an API key, `ca_file` a PEM file of who may sign the certificate of an `https://`
+    server; without it those count that the public trusts. A `transport` of httpx's replaces the built-in one: for
+    proxies, client certificates, tests.
     """
 
     def __init__(
@@ -55,12 +58,13 @@ class AsyncTimerd:
         *,
         key: str | None = None,
         timeout: float = 10.0,
+        ca_file: str | PathLike[str] | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         if not timeout > 0:
             raise ValueError("timeout must be above 0")
         self._wire = _http.Wire(url, key)
-        self._transport = transport or httpx.AsyncHTTPTransport(limits=_http.LIMITS)
+        self._transport = transport or httpx.AsyncHTTPTransport(verify=_http.trust(ca_file), limits=_http.LIMITS)
         self._timeout = timeout
         self._server_time = ServerTime()
         self._coalescer = Coalescer(timeout)

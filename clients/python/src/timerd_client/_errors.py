@@ -119,6 +119,10 @@ class Forbidden(ProblemError):
     """The key does not allow this call."""
 
 
+class RateLimited(ProblemError):
+    """The key has used up what it may ask for in a second, and gets no more until the time is up."""
+
+
 class Overloaded(ProblemError):
     """The server had no room in its queues until the time was up."""
 
@@ -145,6 +149,7 @@ PROBLEMS: Final[dict[str, type[ProblemError]]] = {
     "expired": Expired,
     "unauthorized": Unauthorized,
     "forbidden": Forbidden,
+    "rate-limited": RateLimited,
     "overloaded": Overloaded,
     "shard-unavailable": ShardUnavailable,
     "storage-full": StorageFull,

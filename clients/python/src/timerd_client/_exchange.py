@@ -35,7 +35,10 @@ BACKOFF_MAX: Final = 2.0
 UNTOUCHED: Final = frozenset({"overloaded", "shard-unavailable"})  # of 503s: these say that nothing was stored for us
 # Refusals that say nothing about an earlier attempt whose answer was lost: that one may have been applied before.
 SAYS_NOTHING: Final = frozenset(
-    {"expired", "storage-full", "overloaded", "shard-unavailable", "timer-not-found", "type-not-found", "timer-dead"}
+    {
+        *("expired", "storage-full", "overloaded", "rate-limited", "shard-unavailable"),
+        *("timer-not-found", "type-not-found", "timer-dead"),
+    }
 )
 
 

@@ -5,6 +5,8 @@ the environment, cookies are never kept, and a request costs a third less. What 
 may have been sent or can't have been, is decided here and nowhere else.
 """
 
+import ssl
+from os import PathLike
 from typing import Any, Final
 
 import httpx
@@ -21,11 +23,18 @@ LIMITS: Final = httpx.Limits(max_connections=OPEN_MAX, max_keepalive_connections
 NOT_SENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 
+def trust(ca_file: str | PathLike[str] | None) -> ssl.SSLContext | bool:
+    """What a server's certificate is checked against: this file alone, or what the public trusts. Raises OSError."""
+    return True if ca_file is None else ssl.create_default_context(cafile=ca_file)
+
+
 class Wire:
     """Builds httpx requests for one server and one key."""
 
     def __init__(self, url: str, key: str | None) -> None:
         base = httpx.URL(url)
+        if base.userinfo:  # and it is not shown
+            raise ValueError("an address has no user or password here; a key is given as key=")
         if base.scheme not in ("http", "https") or not base.host or base.query or base.fragment:
             raise ValueError(f"not the address of a server: {url!r}")
         self._base = str(base).rstrip("/")

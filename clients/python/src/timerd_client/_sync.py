@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from os import PathLike
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, cast
 
@@ -45,16 +46,24 @@ class Timerd:
     """A timerd server, for use from any number of threads. Close it, or use it as a context manager.
 
     `timeout` (seconds) bounds every call, retries included; `arm_many` and `cancel_many` count it for each request of
-    at most 10,000 items. A `transport` of httpx's replaces the built-in one: for proxies, certificates, tests.
+    at most 10,000 items. `key` is an API key, `ca_file` a PEM file of who may sign the certificate of an `https://`
+    server; without it those count that the public trusts. A `transport` of httpx's replaces the built-in one: for
+    proxies, client certificates, tests.
     """
 
     def __init__(
-        self, url: str, *, key: str | None = None, timeout: float = 10.0, transport: httpx.BaseTransport | None = None
+        self,
+        url: str,
+        *,
+        key: str | None = None,
+        timeout: float = 10.0,
+        ca_file: str | PathLike[str] | None = None,
+        transport: httpx.BaseTransport | None = None,
     ) -> None:
         if not timeout > 0:
             raise ValueError("timeout must be above 0")
         self._wire = _http.Wire(url, key)
-        self._transport = transport or httpx.HTTPTransport(limits=_http.LIMITS)
+        self._transport = transport or httpx.HTTPTransport(verify=_http.trust(ca_file), limits=_http.LIMITS)
         self._timeout = timeout
         self._server_time = ServerTime()
         self._coalescer = Coalescer(timeout)
