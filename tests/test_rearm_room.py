@@ -50,7 +50,9 @@ async def test_without_room_only_re_arms_that_have_grown_are_retries() -> None:
     log.capacity = 0
     states: dict[str, str] = {}
     async with asyncio.timeout(20):
-        while {"due", "in_flight"} & set(states.values()) or len(target.delivered) < len(NEW_PAYLOADS):
+        while len(target.delivered) < len(NEW_PAYLOADS):
+            await asyncio.sleep(0.01)
+        while not states or {"due", "in_flight"} & set(states.values()):
             states = {id: view.state for id in NEW_PAYLOADS if (view := await node.get(id))}
             await asyncio.sleep(0.01)
     assert {id for id, state in states.items() if state == "retrying"} == {"grown", "apart"}

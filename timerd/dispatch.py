@@ -223,7 +223,8 @@ class Dispatch:
         )
         if isinstance(outcome, Accepted):
             self._troubles.taken(now.boot_ms, batch.type)
-            outcome = self._store_payloads(batch, outcome)
+            outcome = await self._store_payloads(batch, outcome)
+            now = self._clock.now()
         else:
             self._troubles.failed(now.boot_ms, batch.type, type.url, outcome.error, len(batch.timers))
         self._dispatcher.answered(now, batch.batch_no, outcome, self._random())
@@ -251,7 +252,7 @@ class Dispatch:
             self._runner.send_ahead(shard, message)
             await future
 
-    def _store_payloads(self, batch: Batch, outcome: Accepted) -> Accepted:
+    async def _store_payloads(self, batch: Batch, outcome: Accepted) -> Accepted:
         """Put large payloads of re-arms apart; those that the disk has no room for are retries.
 
         A re-arm inherits its timer's room, so only what a payload has grown by asks for more (a large one is new, all
@@ -268,7 +269,7 @@ class Dispatch:
             if inline.get(id, 0) < len(payload) <= INLINE_PAYLOAD_BYTES:
                 grown[id] = len(payload) - inline.get(id, 0)
         results = dict(outcome.results)
-        if grown and not self._log.grant(sum(grown.values()), self._upkeep.reserve_bytes(), body_bytes):
+        if grown and not await self._log.grant(sum(grown.values()), self._upkeep.reserve_bytes(), body_bytes):
             self._upkeep.want_room()
             for id in grown:  # and no other: its neighbours have their room
                 results[id] = ItemResult("retry", error="re-arm: the disk has no room for its payload")

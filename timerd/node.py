@@ -47,6 +47,7 @@ from timerd.engine.settings import Settings
 from timerd.engine.shard import Shard
 from timerd.engine.timer import INLINE_PAYLOAD_BYTES, Timer, TimerType
 from timerd.gathering import Gathering, merge_arm, split_arm
+from timerd.inbox import MEMORY_MAX
 from timerd.keys import Keys
 from timerd.pages import BEGINNING, page_token_of, read_page, read_token
 from timerd.payloads import with_bodies
@@ -61,6 +62,7 @@ from timerd.virtual_clock import VirtualClock
 PAUSE_AGAIN_S: Final = 1.0  # between two attempts to store that a type is paused
 
 Views = list[TimerView]
+Sizes = Sequence[tuple[int, int, int]]  # (shard, bytes, timers)
 
 log = structlog.get_logger()
 
@@ -100,6 +102,7 @@ class Node:
         self._runner.on_effects = self._dispatch.on_effects
         self._runner.on_durable = self._upkeep.after_turn
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._asking_bytes = 0  # of requests that wait for room in the log
 
     # ---- life
 
@@ -171,13 +174,12 @@ class Node:
         expires_at: int | None,
     ) -> ArmDone | Refused:
         """Arm checked timers (generation 0), all or none of them; conflicts are results, not refusals."""
-        if refused := self._expired(expires_at):
-            return refused
         parts = split_arm(self._table, timers, conditions)
         size = sum(part.bytes for part in parts)
         large = _large_payloads(timers) if size > INLINE_PAYLOAD_BYTES else []
         body_bytes = sum(len(payload) for _, payload in large)
-        if refused := self._full(size, [(part.shard, part.bytes, len(part.timers)) for part in parts], body_bytes):
+        sizes = [(part.shard, part.bytes, len(part.timers)) for part in parts]
+        if refused := await self._full(expires_at, sizes, body_bytes):
             return refused
         gathering = Gathering(len(parts), self._place_bodies(large) if large else None)
         for index, part in enumerate(parts):
@@ -206,10 +208,8 @@ class Node:
 
     async def fire(self, id: str, expires_at: int | None) -> ArmResult | Refused | None:
         """Re-arm to now; None: not there."""
-        if refused := self._expired(expires_at):
-            return refused
         shard = self._shard_of(id)
-        if refused := self._full(len(id) + 64, [(shard, len(id) + 64, 1)]):
+        if refused := await self._full(expires_at, [(shard, len(id) + 64, 1)]):
             return refused
         result = await self._ask(shard, lambda token: FireNow(id, token))
         if result == TIMER_DEAD:
@@ -290,9 +290,7 @@ class Node:
 
     async def replay_dead(self, ids: list[str] | None, type: str | None, expires_at: int | None) -> int | Refused:
         """Let dead letters live again; how many."""
-        if refused := self._expired(expires_at):
-            return refused
-        if refused := self._full(64, []):
+        if refused := await self._full(expires_at, []):
             return refused
         return await self._dead(ids, type, Revive)
 
@@ -386,14 +384,22 @@ class Node:
     def _expired(self, expires_at: int | None) -> Refused | None:
         return refused_if_late(self.clock.now(), expires_at) if expires_at is not None else None
 
-    def _full(self, size: int, sizes: Sequence[tuple[int, int, int]], body_bytes: int = 0) -> Refused | None:
-        """Log and inbox room for a whole request, or why not."""
-        if not self._runner.has_room(sizes):
+    async def _full(self, expires_at: int | None, sizes: Sizes, body_bytes: int = 0) -> Refused | None:
+        """Why a whole request is not accepted, which is decided here; None: it has log and inbox room."""
+        if refused := self._expired(expires_at):
+            return refused
+        if not self._runner.has_room(sizes) or self._asking_bytes > MEMORY_MAX:
             return self._overloaded()
-        if not self._log.grant(size, self._upkeep.reserve_bytes(), body_bytes):
+        self._asking_bytes += (size := sum(bytes for _, bytes, _ in sizes) or 64)
+        try:
+            granted = await self._log.grant(size, self._upkeep.reserve_bytes(), body_bytes)
+        finally:
+            self._asking_bytes -= size
+        if not granted:
             self._upkeep.want_room()
             return Refused("storage-full", "the disk has no room for more timers; due timers go on firing")
-        return None
+        # It may have taken time. Room in the log that is not used after all comes back with the next append.
+        return self._expired(expires_at) or (None if self._runner.has_room(sizes) else self._overloaded())
 
     def _overloaded(self) -> Refused:
         return Refused("overloaded", "more is being asked than can be stored in two seconds", retry_after_s=1)

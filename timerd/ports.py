@@ -91,8 +91,10 @@ class Log(Protocol):
         """
         ...
 
-    def grant(self, arm_bytes: int, reserve_bytes: int, body_bytes: int | None = None) -> bool:
+    async def grant(self, arm_bytes: int, reserve_bytes: int, body_bytes: int | None = None) -> bool:
         """Whether `arm_bytes` more may be accepted while `reserve_bytes` and one segment stay free.
+
+        Room that can be made is waited for, which other grants do in line; where it can't be had this says so at once.
 
         `body_bytes` of the `arm_bytes` go into body segments (None: it is not known how many). The reserve is room for
         the completions of everything accepted and for the largest checkpoint slice. What is granted counts as used

@@ -77,8 +77,11 @@ class Bodies:
         """Take blocks for `length` bytes more; of the next segment, when this one has its size. Raises OSError."""
         behind = not self._cursor or self._cursor >= self._segment_bytes
         number = self._number + behind
-        end = max(self._next_room_end, body.FILE_HEADER_BYTES) if behind else max(self._cursor, self._room_end)
-        end += length
+        if behind:  # never less than what is given up for it
+            end = max(self._next_room_end, body.FILE_HEADER_BYTES + max(length, self._room_end - self._cursor))
+            end += length if self._next_room_end else 0
+        else:
+            end = max(self._cursor, self._room_end) + length
         await self._worker.run(self._files.allocate, number, end)
         if number > self._number:
             self._next_room_end = end

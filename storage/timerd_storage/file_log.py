@@ -162,14 +162,15 @@ class FileLog:
         """Whether something was placed or granted that waits for an append: `append([])` settles it."""
         return self._bodies.dirty or self._room.granted
 
-    def grant(self, arm_bytes: int, reserve_bytes: int, body_bytes: int | None = None) -> bool:
+    async def grant(self, arm_bytes: int, reserve_bytes: int, body_bytes: int | None = None) -> bool:
         """Whether `arm_bytes` more may be accepted while `reserve_bytes` and one segment stay free.
 
-        `body_bytes` says how much of `arm_bytes` are bodies; without it, any of it may be. What is granted counts as
-        used until an append that began afterwards has returned. Never waits; a refusal starts an attempt to make room.
+        `body_bytes` says how much of `arm_bytes` are bodies; without it, any of it may be. What is granted is in hand,
+        and counts as used until an append that began afterwards has returned. Waits only while room is made that the
+        disk clearly has; a refusal starts an attempt to make some.
         """
         frame_bytes = arm_bytes - (body_bytes or 0)
-        return self._supply.grant(frame_bytes, arm_bytes if body_bytes is None else body_bytes, reserve_bytes)
+        return await self._supply.grant(frame_bytes, arm_bytes if body_bytes is None else body_bytes, reserve_bytes)
 
     def low(self) -> bool:
         """Whether appends are living on the reserve: nothing but what ends or shrinks timers should be written."""

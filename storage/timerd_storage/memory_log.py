@@ -70,7 +70,7 @@ class MemoryLog:
     def unsettled(self) -> bool:
         return bool(self._placed or self._granted)
 
-    def grant(self, arm_bytes: int, reserve_bytes: int, body_bytes: int | None = None) -> bool:
+    async def grant(self, arm_bytes: int, reserve_bytes: int, body_bytes: int | None = None) -> bool:
         self._reserve = reserve_bytes
         granted = self._free() >= arm_bytes + reserve_bytes + self._segment_bytes
         self._granted += arm_bytes if granted else 0

@@ -5,7 +5,7 @@ taken, so nobody who fills the disk can take them away). A file is filled in sma
 an append never waits for longer than one piece.
 
 Invariants: spares are in the order of their numbers, without holes; all but the last are of full size; `filled`
-counts bytes that are on disk.
+counts zeros that are on disk, `size` the bytes whose blocks are taken: more than that in a file of an earlier life.
 """
 
 import asyncio
@@ -30,7 +30,8 @@ class Spare:
     number: int
     path: Path
     file: int
-    filled: int
+    filled: int = 0
+    size: int = 0
 
 
 class Spares:
@@ -53,23 +54,28 @@ class Spares:
 
     @property
     def room(self) -> int:
-        """Bytes of frames that the spares can hold."""
+        """Bytes of frames for which zeros are on disk."""
         return sum(max(0, spare.filled - HEADER_BYTES) for spare in self._spares)
 
     @property
+    def taken(self) -> int:
+        """Bytes of frames that can't meet a full disk any more."""
+        return sum(max(0, spare.size - HEADER_BYTES) for spare in self._spares)
+
+    @property
     def last_room(self) -> int:
-        """What of it dropping the last spare would cost; 0 when there is none."""
-        return max(0, self._spares[-1].filled - HEADER_BYTES) if self._spares else 0
+        """What of that dropping the last spare would cost; 0 when there is none."""
+        return max(0, self._spares[-1].size - HEADER_BYTES) if self._spares else 0
 
     @property
     def disk_bytes(self) -> int:
         """Bytes that the spares take on disk."""
-        return sum(spare.filled for spare in self._spares)
+        return sum(spare.size for spare in self._spares)
 
     async def adopt(self, path: Path) -> None:
         """Take over a spare of an earlier life. Its zeros are written anew: who knows which of them are on disk."""
-        file = await self._worker.run(_adopt, self._disk, path, self._segment_bytes)
-        self._spares.append(Spare(self.number, path, file, 0))
+        file, size = await self._worker.run(_adopt, self._disk, path, self._segment_bytes)
+        self._spares.append(Spare(self.number, path, file, size=size))
         self.number += 1
 
     async def add_piece(self) -> None:
@@ -106,9 +112,11 @@ class Spares:
             return self._spares.pop(0)
 
     async def _add_piece(self) -> None:
-        if not self._spares or self._spares[-1].filled >= self._segment_bytes:
+        # The first that is not full: those of an earlier life lie before what would be made beside them.
+        spare = next((spare for spare in self._spares if spare.filled < self._segment_bytes), None)
+        if spare is None:
             await self._create()
-        spare = self._spares[-1]
+            spare = self._spares[-1]
         await self._fill(spare, min(spare.filled + self.piece_bytes, self._segment_bytes))
 
     async def _extend_first(self, size: int) -> None:
@@ -120,12 +128,13 @@ class Spares:
     async def _create(self) -> None:
         path = self._directory / segment.name_of(self.number)
         file = await self._worker.run(_create, self._disk, path)
-        self._spares.append(Spare(self.number, path, file, 0))
+        self._spares.append(Spare(self.number, path, file))
         self.number += 1
 
     async def _fill(self, spare: Spare, end: int) -> None:
         await self._worker.run(_fill, self._disk, spare.file, spare.filled, end)
         spare.filled = end
+        spare.size = max(spare.size, end)
 
     async def _drop_last(self) -> None:
         spare = self._spares[-1]
@@ -151,11 +160,12 @@ def _create(disk: Disk, path: Path) -> int:
     return file
 
 
-def _adopt(disk: Disk, path: Path, size: int) -> int:
+def _adopt(disk: Disk, path: Path, size_max: int) -> tuple[int, int]:
     file = disk.open(path)
-    if disk.size(file) > size:
-        disk.truncate(file, size)
-    return file
+    size = disk.size(file)
+    if size > size_max:
+        disk.truncate(file, size_max)
+    return file, min(size, size_max)
 
 
 def _fill(disk: Disk, file: int, start: int, end: int) -> None:

@@ -1,9 +1,12 @@
 """Supply: sees to it that the log has room in hand before more is accepted, and says when it has not.
 
-Room is made in the background, a piece at a time: spares for frames, blocks for bodies; spares that a smaller reserve
-no longer asks for are deleted. A full disk is met here and
-nowhere else: what was granted or reserved is in hand already, so appends go on; grants are refused until an attempt,
-made at most every 0.2 s and only when somebody asks, finds space again.
+Room is made in the background, a piece at a time: blocks for bodies, spares for frames; spares that a smaller reserve
+no longer asks for are deleted. A full disk is met here and nowhere else: what was granted or reserved is in hand
+already, so appends go on; grants are refused until an attempt, made at most every 0.2 s and only when somebody asks,
+finds space again.
+
+Who asks for more than is in hand, on a disk that clearly has it, may wait in line until it is made. Nobody waits
+without a task that makes room: when that ends, with whatever result, all who are left are answered.
 
 Whatever else the system refuses while room is made (no descriptor is left, say) is met in the same way, and told once:
 nothing of the log has been touched. Only when a spare can't be deleted is the log's order of names in doubt, and the
@@ -12,9 +15,10 @@ log fails.
 
 import asyncio
 import errno
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -24,7 +28,15 @@ from timerd_storage.room import Room
 from timerd_storage.spares import Spares
 
 _FILL_AGAIN_S: Final = 0.2  # soon enough for a caller that tries again, too seldom to spin
-_CLEARLY_FREE_SEGMENTS: Final = 2  # free space that no other process takes while a spare is being made
+_CLEARLY_FREE_SEGMENTS: Final = 2  # free beside what is missing: then it is worth waiting for
+
+
+class Waiting(NamedTuple):
+    """Somebody who asks for more than is in hand."""
+
+    frame_bytes: int
+    body_bytes: int
+    granted: "asyncio.Future[bool]"
 
 
 class Supply:
@@ -44,6 +56,10 @@ class Supply:
         self._fill_after = 0.0  # on the loop's clock: no attempt before
         self._told = False  # of what the attempts fail for, which is not want of space
         self._stopped = True
+        self._reserve_known = False
+        self._line: deque[Waiting] = deque()
+        self._line_frames = 0  # what they ask for
+        self._line_bodies = 0
         self.failure: Exception | None = None
         """What went wrong, if the log can't go on."""
 
@@ -58,15 +74,25 @@ class Supply:
         if self._filling:
             await self._filling
 
-    def grant(self, frame_bytes: int, body_bytes: int, reserve_bytes: int) -> bool:
-        """Take this much, or say that it can't be had now."""
+    async def grant(self, frame_bytes: int, body_bytes: int, reserve_bytes: int) -> bool:
+        """Take this much out of what is in hand, if need be when it has been made, or say that it can't be had now."""
         self._room.reserve(reserve_bytes)
+        self._reserve_known = True
+        if not self._line and not self._missing(frame_bytes, body_bytes):
+            self._room.grant(frame_bytes, body_bytes)
+            self._fill(0, 0)
+            return True
         if not self._in_sight(frame_bytes, body_bytes):
             self._fill(frame_bytes, body_bytes)
             return False
-        self._room.grant(frame_bytes, body_bytes)
+        waiting = Waiting(frame_bytes, body_bytes, asyncio.get_running_loop().create_future())
+        self._line.append(waiting)
+        self._line_frames += frame_bytes
+        self._line_bodies += body_bytes
         self.refill()
-        return True
+        if self._filling is None or self._filling.done():
+            self._dismiss()
+        return await waiting.granted
 
     def low(self) -> bool:
         """Whether what is in hand and in sight is within the reserve."""
@@ -75,6 +101,7 @@ class Supply:
 
     def refill(self) -> None:
         """Make what room is missing, unless the disk has just been found full; give back what is too much."""
+        self._serve()
         self._fill(0, 0)
 
     def space_came_back(self) -> None:
@@ -84,21 +111,26 @@ class Supply:
         self.refill()
 
     def _in_hand(self) -> int:
-        return self._rest() + self._spares.room
+        return self._rest() + self._spares.taken
 
     def _to_fill(self, frame_bytes: int) -> bool:
-        return self._in_hand() < self._room.frames_to_fill(frame_bytes)
+        return self._rest() + self._spares.room < self._room.frames_to_fill(self._line_frames + frame_bytes)
 
     def _to_drop(self) -> bool:
+        if not self._reserve_known:  # what an earlier life has left may be just that
+            return False
         last = self._spares.last_room
         return bool(last) and self._in_hand() - last >= self._room.frames_too_many()
 
     def _to_prepare(self, body_bytes: int) -> bool:
-        return self._bodies.full or self._bodies.room < self._room.bodies_wanted(body_bytes)
+        return self._bodies.full or self._bodies.room < self._room.bodies_wanted(self._line_bodies + body_bytes)
+
+    def _missing(self, frame_bytes: int, body_bytes: int) -> int:
+        missing = max(0, self._room.frames_wanted(frame_bytes) - self._in_hand())
+        return missing + max(0, self._room.bodies_wanted(body_bytes) - self._bodies.room)
 
     def _in_sight(self, frame_bytes: int, body_bytes: int) -> bool:
-        missing = max(0, self._room.frames_wanted(frame_bytes) - self._in_hand())
-        missing += max(0, self._room.bodies_wanted(body_bytes) - self._bodies.room)
+        missing = self._missing(self._line_frames + frame_bytes, self._line_bodies + body_bytes)
         if not missing:
             return True
         if self._starved:
@@ -114,24 +146,52 @@ class Supply:
             if loop.time() >= self._fill_after:
                 self._filling = loop.create_task(self._make_room(frame_bytes, body_bytes))
 
+    def _serve(self) -> None:
+        """Grant to those in line, in order, what has come into hand."""
+        while self._line:
+            frame_bytes, body_bytes, granted = self._line[0]
+            if not granted.done():
+                if self._missing(frame_bytes, body_bytes):
+                    return
+                self._room.grant(frame_bytes, body_bytes)
+                granted.set_result(True)
+            self._leave()
+
+    def _dismiss(self) -> None:
+        """It can't be had."""
+        while self._line:
+            if not self._line[0].granted.done():
+                self._line[0].granted.set_result(False)
+            self._leave()
+
+    def _leave(self) -> None:
+        left = self._line.popleft()
+        self._line_frames -= left.frame_bytes
+        self._line_bodies -= left.body_bytes
+
     async def _make_room(self, frame_bytes: int, body_bytes: int) -> None:
         try:
             if not await self._add_room(frame_bytes, body_bytes):
                 return
             while not self._stopped and self._to_drop():
                 await self._spares.drop_last()
+                self._serve()
+                if self._line:
+                    await self._add_room(0, 0)
         except Exception as error:
             if not isinstance(error, OSError) or error.errno not in NO_SPACE:
                 self.failure = error
             self._pause()
+        finally:
+            self._dismiss()
 
     async def _add_room(self, frame_bytes: int, body_bytes: int) -> bool:
         """False: it can't be had now."""
         try:
-            while not self._stopped and self._to_fill(frame_bytes):
-                await self._spares.add_piece()
-            while not self._stopped and self._to_prepare(body_bytes):
-                await self._bodies.prepare(self._spares.piece_bytes)
+            # Blocks cost a moment, zeros much longer.
+            while not self._stopped and ((bodies := self._to_prepare(body_bytes)) or self._to_fill(frame_bytes)):
+                await (self._bodies.prepare(self._spares.piece_bytes) if bodies else self._spares.add_piece())
+                self._serve()
         except OSError as error:
             if error.errno not in NO_SPACE and not self._told:
                 self._told = True

@@ -176,7 +176,7 @@ class LogConformance:
         log = await home.open()
         await replayed(log)
         assert not log.unsettled()
-        assert log.grant(1000, 0)
+        assert await log.grant(1000, 0)
         assert log.unsettled()
         assert await log.append([]) == 0
         assert not log.unsettled()
@@ -193,7 +193,7 @@ class LogConformance:
         await replayed(log)
         peak = 0
         for n in range(400):
-            assert log.grant(2000, 0)
+            assert await log.grant(2000, 0)
             log.place_bodies([(f"id-{n}", bytes([n % 251]) * 2000)])
             await log.append([])
             await asyncio.sleep(0)
@@ -261,7 +261,7 @@ class LogConformance:
     async def test_room_is_granted_where_there_is_plenty(self, home: Home) -> None:
         log = await home.open()
         await replayed(log)
-        assert log.grant(1000, 1000)
+        assert await log.grant(1000, 1000)
         assert not log.low()
 
     async def test_a_closed_log_takes_nothing(self, home: Home) -> None:

@@ -100,7 +100,7 @@ async def test_a_start_checks_that_files_are_there_and_long_enough() -> None:
 async def test_room_that_was_taken_ahead_is_given_back_by_seal_and_by_start() -> None:
     disk = FakeDisk()
     log, _ = await open_on(disk, 1 << 16)
-    assert log.grant(30_000, 0)
+    assert await log.grant(30_000, 0)
     await asyncio.sleep(0)
     [place] = log.place_bodies([("a", b"a" * 600)])
     await log.append([armed(0, 1)])
@@ -116,7 +116,7 @@ async def test_room_that_was_taken_ahead_is_given_back_by_seal_and_by_start() ->
 async def test_a_full_segment_counts_with_its_room_and_stays_until_an_append_has_sealed_it() -> None:
     disk = FakeDisk()
     log, _ = await open_on(disk, 1 << 16)
-    assert log.grant(300_000, 0)
+    assert await log.grant(300_000, 0)
     await asyncio.sleep(0)
     log.place_bodies([("a", b"a" * 100_000)])
     log.place_bodies([("b", b"b" * 100_000)])
@@ -138,7 +138,7 @@ async def test_an_append_of_nothing_touches_no_file_when_only_grants_wait() -> N
     disk = FakeDisk()
     log, _ = await open_on(disk, 1 << 20)
     await asyncio.sleep(0)
-    assert log.grant(100, 0, 0)
+    assert await log.grant(100, 0, 0)
     await asyncio.sleep(0)
     calls: list[str] = []
     disk.on_call = lambda verb, _: calls.append(verb)
@@ -147,10 +147,23 @@ async def test_an_append_of_nothing_touches_no_file_when_only_grants_wait() -> N
     assert calls == []
 
 
+async def test_the_next_segment_takes_over_no_less_room_than_the_full_one_has_left() -> None:
+    disk = FakeDisk()
+    log, _ = await open_on(disk, 1 << 16)
+    bodies = log._bodies
+    await bodies.prepare(300_000)
+    log.place_bodies([("a", b"x" * 70_000)])
+    before = bodies.room
+    await bodies.prepare(4_096)
+    assert bodies.room >= before
+    await bodies.prepare(4_096)
+    assert bodies.room >= before + 4_096
+
+
 async def test_a_segment_that_was_prepared_and_never_used_goes_at_the_next_start() -> None:
     disk = FakeDisk()
     log, _ = await open_on(disk, 1 << 16)
-    assert log.grant(30_000, 0)
+    assert await log.grant(30_000, 0)
     await asyncio.sleep(0)
     assert FIRST.name in disk.list_directory(HOME)
     disk.crash(Random(4))

@@ -72,7 +72,7 @@ class History:
             await log.trim(self.trimmed)
         elif kind < 0.2:
             await asyncio.sleep(0)
-            log.grant(self.random.randint(0, 5000), self.random.randint(0, 20_000))
+            await log.grant(self.random.randint(0, 5000), self.random.randint(0, 20_000))
             await asyncio.sleep(0)
         else:
             await self.append(log)

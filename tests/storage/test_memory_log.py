@@ -28,10 +28,10 @@ class TestMemoryLog(LogConformance):
 
 async def test_capacity_bounds_what_is_granted_and_what_was_granted_counts_until_an_append() -> None:
     log = MemoryLog(1000, capacity=10_000)
-    assert log.grant(5000, 1000)
-    assert not log.grant(5000, 1000)
+    assert await log.grant(5000, 1000)
+    assert not await log.grant(5000, 1000)
     await log.append([armed(0, 1)])
-    assert log.grant(5000, 1000)
+    assert await log.grant(5000, 1000)
     assert not log.low()
-    assert not log.grant(0, 9000)
+    assert not await log.grant(0, 9000)
     assert log.low()

@@ -38,7 +38,7 @@ async def arm_until_refused(log: FileLog, frames: list[Frame], reserve: int = RE
     refused = 0
     while refused < 2:
         assert len(frames) < 10_000
-        if log.grant(2000, reserve, 0):
+        if await log.grant(2000, reserve, 0):
             refused = 0
             frames.append(armed(0, len(frames) + 1, 20))
             await log.append([frames[-1]])
@@ -58,7 +58,7 @@ async def test_a_full_disk_refuses_arms_and_keeps_the_reserve_for_what_ends_time
     frames: list[Frame] = []
     await arm_until_refused(log, frames)
     assert frames
-    assert not log.grant(2000, RESERVE, 0)
+    assert not await log.grant(2000, RESERVE, 0)
     take_the_rest(disk)
     assert not log.low()
     spent = 0
@@ -81,9 +81,9 @@ async def test_arms_are_taken_again_when_space_comes_back_with_no_restart(monkey
     await arm_until_refused(log, frames)
     before = len(frames)
     disk.ballast = 0
-    assert not log.grant(2000, RESERVE, 0), "no attempt so soon after the last"
+    assert not await log.grant(2000, RESERVE, 0), "no attempt so soon after the last"
     clock.now += 0.25
-    log.grant(2000, RESERVE, 0)
+    await log.grant(2000, RESERVE, 0)
     await settle()
     assert not log.low()
     await arm_until_refused(log, frames)
@@ -108,7 +108,7 @@ async def test_a_full_disk_is_tried_seldom(monkeypatch: pytest.MonkeyPatch) -> N
     disk.on_call = on_call
     for _ in range(1000):
         clock.now += 0.001
-        assert not log.grant(2000, RESERVE, 0)
+        assert not await log.grant(2000, RESERVE, 0)
         await settle()
     assert 3 <= tries <= 6
 
@@ -121,20 +121,20 @@ async def test_trimming_on_a_full_disk_gives_room_at_once(monkeypatch: pytest.Mo
     await arm_until_refused(log, frames)
     assert await log.trim({0: len(frames) - 1}) > 0
     await settle()
-    assert log.grant(2000, RESERVE, 0)
+    assert await log.grant(2000, RESERVE, 0)
 
 
 async def test_what_is_granted_counts_until_an_append_that_began_later_has_returned() -> None:
     disk = FakeDisk(limit=300_000)
     log, _ = await open_on(disk, SEGMENT)
     granted = 0
-    while granted < 100 and log.grant(10_000, 0, 0):
+    while granted < 100 and await log.grant(10_000, 0, 0):
         granted += 1
         await settle()
     assert 5 <= granted <= 28
-    assert not log.grant(10_000, 0, 0)
+    assert not await log.grant(10_000, 0, 0)
     await log.append([armed(0, 1)])
-    assert log.grant(10_000, 0, 0)
+    assert await log.grant(10_000, 0, 0)
 
 
 async def test_bodies_that_were_granted_meet_no_full_disk() -> None:
@@ -142,7 +142,7 @@ async def test_bodies_that_were_granted_meet_no_full_disk() -> None:
     log, _ = await open_on(disk, SEGMENT)
     lsn = 0
     for _ in range(1000):
-        granted = log.grant(2500, RESERVE)
+        granted = await log.grant(2500, RESERVE)
         await settle()
         if not granted:
             break
@@ -158,14 +158,91 @@ async def test_bodies_that_were_granted_meet_no_full_disk() -> None:
 
 async def test_a_burst_is_not_refused_on_a_disk_that_has_plenty() -> None:
     log, _ = await open_on(FakeDisk(), 1 << 20)
-    assert all(log.grant(10_000, RESERVE) for _ in range(500)), "no turn of the loop between: nothing could be filled"
+    assert all(await asyncio.gather(*(log.grant(10_000, RESERVE) for _ in range(500)))), (
+        "at once: nothing is filled yet"
+    )
+
+
+@pytest.mark.parametrize(("arm_bytes", "body_bytes"), [(40_000, 0), (40_000, 40_000), (300_000, 290_000)])
+async def test_what_is_granted_lies_in_hand_whoever_fills_the_disk_then(arm_bytes: int, body_bytes: int) -> None:
+    disk = FakeDisk(limit=4_000_000)
+    log, _ = await open_on(disk, SEGMENT)
+    assert await log.grant(arm_bytes, RESERVE, body_bytes), "the first one after a start, as much as it is"
+    take_the_rest(disk)
+    frames = [armed(0, lsn) for lsn in range(1, max(2, (arm_bytes - body_bytes) // 500))]
+    places = log.place_bodies([(f"id-{n}", b"x" * 5000) for n in range(body_bytes // 5000)])
+    assert await log.append(frames) <= max(1000, arm_bytes - body_bytes)
+    spent, lsn = 0, len(frames)
+    while spent < RESERVE:
+        lsn += 1
+        spent += await log.append([fired(0, lsn, 10)])
+    assert None not in await log.read_bodies(places)
+
+
+async def test_who_waits_for_room_that_others_take_is_refused_and_meets_no_failure() -> None:
+    disk = FakeDisk(limit=4_000_000)
+    log, _ = await open_on(disk, SEGMENT)
+    writes = 0
+
+    def on_call(verb: str, path: Path) -> None:
+        nonlocal writes
+        writes += verb in ("write", "allocate")
+        if writes == 500:
+            take_the_rest(disk)
+
+    disk.on_call = on_call
+    async with asyncio.timeout(5):
+        granted = await asyncio.gather(*(log.grant(10_000, RESERVE, 2_000) for _ in range(100)))
+    count = sum(granted)
+    assert 0 < count < 100
+    assert granted == sorted(granted, reverse=True), "in line"
+    log.place_bodies([("a", b"x" * 2_000)] * count)
+    await log.append([armed(0, 1)])
+    await log.close()
+
+
+async def test_who_waits_for_room_is_told_when_the_log_closes() -> None:
+    log, _ = await open_on(FakeDisk(), SEGMENT)
+    waiting = asyncio.gather(*(log.grant(100_000, RESERVE) for _ in range(20)), log.close())
+    async with asyncio.timeout(5):
+        await waiting
+        assert not await log.grant(10_000_000, RESERVE)
+
+
+async def test_starts_find_the_room_that_they_had_and_make_none_beside_it() -> None:
+    disk = FakeDisk(limit=4_000_000)
+    used = []
+    for life in range(1, 6):
+        log, _ = await open_on(disk, SEGMENT)
+        assert not log.low()
+        assert await log.grant(0, 200_000, 0), "on a full disk as well: blocks that are taken stay so"
+        await settle()
+        assert disk.used == log.usage().frame_bytes
+        used.append(disk.used)
+        await log.append([armed(0, life)])
+        disk.ballast = disk.limit - disk.used
+        disk.crash(Random(life)) if life % 2 else disk.kill()
+    assert max(used) <= used[0] + SEGMENT
+
+
+async def test_a_start_gives_back_the_room_that_nobody_asks_for_any_more() -> None:
+    disk = FakeDisk()
+    log, _ = await open_on(disk, SEGMENT)
+    assert await log.grant(0, 500_000, 0)
+    disk.kill()
+    log, _ = await open_on(disk, SEGMENT)
+    await settle()
+    assert disk.used > 500_000, "until the reserve is known it may be all of this"
+    await log.grant(0, 0, 0)
+    await settle()
+    assert disk.used <= 3 * SEGMENT
 
 
 async def test_a_disk_too_full_to_begin_with_grants_nothing_and_says_so() -> None:
     disk = FakeDisk(limit=SEGMENT // 2)
     log, _ = await open_on(disk, SEGMENT)
     await settle()
-    assert not log.grant(100, 0)
+    assert not await log.grant(100, 0)
     assert log.low()
     await log.append([armed(0, 1)])
 
@@ -188,7 +265,7 @@ async def test_a_reserve_that_shrinks_gives_its_space_back_and_does_not_flutter(
     disk = FakeDisk()
     log, _ = await open_on(disk, 1 << 16)
     for reserve in (500_000, 1_000_000, 0):
-        assert log.grant(0, reserve, 0)
+        assert await log.grant(0, reserve, 0)
         await settle()
         assert disk.used <= 2 * (1 << 16) + 3 * reserve
         assert log.usage().frame_bytes == disk.used
@@ -200,7 +277,7 @@ async def test_a_reserve_that_shrinks_gives_its_space_back_and_does_not_flutter(
 
     disk.on_call = on_call
     for reserve in (800_000, 700_000, 800_000, 700_000, 750_000) * 5:
-        log.grant(0, reserve, 0)
+        await log.grant(0, reserve, 0)
         await settle()
     assert made <= 30, "those that the first of them took"
     frames = [armed(0, lsn, 30) for lsn in range(1, 60)]
@@ -234,9 +311,9 @@ async def test_what_the_system_refuses_while_room_is_made_is_met_like_a_full_dis
     with structlog.testing.capture_logs() as told:
         for _ in range(5):
             clock.now += 0.25
-            log.grant(100_000, RESERVE)
+            await log.grant(100_000, RESERVE)
             await settle()
-            assert not log.grant(100_000, RESERVE), "no room in hand, and none to be had"
+            assert not await log.grant(100_000, RESERVE), "no room in hand, and none to be had"
             frames.append(armed(0, len(frames) + 1))
             if verb not in ("sync", "write", "sync_directory"):
                 places += log.place_bodies([("a", b"a" * 600)]) if verb == "allocate" else []
@@ -248,7 +325,7 @@ async def test_what_the_system_refuses_while_room_is_made_is_met_like_a_full_dis
     log.low()
     await settle()
     assert not log.low()
-    assert log.grant(100_000, RESERVE)
+    assert await log.grant(100_000, RESERVE)
     for _ in range(50):
         frames.append(armed(0, len(frames) + 1, 30))
         await log.append(frames[-1:])
@@ -262,10 +339,10 @@ async def test_what_the_system_refuses_while_room_is_made_is_met_like_a_full_dis
 async def test_a_spare_that_can_not_be_deleted_fails_the_log() -> None:
     disk = FakeDisk()
     log, _ = await open_on(disk, SEGMENT)
-    assert log.grant(0, 500_000, 0)
+    assert await log.grant(0, 500_000, 0)
     await settle()
     disk.fail("unlink")
-    log.grant(0, 0, 0)
+    await log.grant(0, 0, 0)
     await settle()
     with pytest.raises(LogFailed):
         await log.append([armed(0, 1)])
