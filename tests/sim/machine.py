@@ -12,6 +12,7 @@ import errno
 import os
 from collections import deque
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from contextvars import Context, ContextVar, copy_context
 from functools import partial
 from pathlib import Path
@@ -74,6 +75,11 @@ class Process:
 
     def _forget(self, task: "asyncio.Task[Any]") -> None:
         self._tasks.pop(task, None)
+        if task.cancelled():
+            # The traceback holds the frames, and in them replies that were not given. Those are not seen by the
+            # collector (`gc=False`), so that what leads back to itself through them would never go.
+            with suppress(asyncio.CancelledError):
+                task.result()
 
 
 _PROCESS: ContextVar[Process | None] = ContextVar("process", default=None)
