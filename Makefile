@@ -33,7 +33,7 @@ imports: $(STAMP)
 	$(BIN)/lint-imports
 
 sim: $(STAMP)
-	$(BIN)/python -m tests.sim --seeds 1-60
+	$(BIN)/python -m tests.sim --seeds 1-60 --jobs 2
 
 mutations: $(STAMP)
 	$(BIN)/python -m tests.mutations --jobs 2
