@@ -212,7 +212,8 @@ async def test_who_waits_for_room_is_told_when_the_log_closes() -> None:
 async def test_starts_find_the_room_that_they_had_and_make_none_beside_it() -> None:
     disk = FakeDisk(limit=4_000_000)
     used = []
-    for life in range(1, 6):
+    for life in range(1, 8):
+        disk.fail("unlink")
         log, _ = await open_on(disk, SEGMENT)
         assert not log.low()
         assert await log.grant(0, 200_000, 0), "on a full disk as well: blocks that are taken stay so"
@@ -220,7 +221,7 @@ async def test_starts_find_the_room_that_they_had_and_make_none_beside_it() -> N
         assert disk.used == log.usage().frame_bytes
         used.append(disk.used)
         await log.append([armed(0, life)])
-        disk.ballast = disk.limit - disk.used
+        disk.ballast = disk.limit - disk.used if life < 4 else 0
         disk.crash(Random(life)) if life % 2 else disk.kill()
     assert max(used) <= used[0] + SEGMENT
 
