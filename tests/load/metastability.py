@@ -37,7 +37,6 @@ STEPS: Final = (5, 10, 15, 20, 30, 40, 50, 60, 75, 90, 110, 130, 160, 200)
 SETTLE_S, STEP_S = 3, 5
 ANSWERS_MS: Final = 500
 WARM_S, NORMAL_S = 12, 10
-BACK_S_MAX: Final = 60
 CALM_S: Final = 5
 RSS_MORE: Final = 1.2
 DRAIN_S: Final = 120
@@ -57,6 +56,7 @@ class Outcome(NamedTuple):
     unsent: int
     lost: int
     wrong: list[str]
+    back_s_max: int = 60
 
 
 @contextlib.asynccontextmanager
@@ -145,7 +145,7 @@ async def perturbed(each: Perturbation, load: float, seconds: float, seed: int, 
         curve.note("-- has ended")
         limit_ms = max(PROMISED_MS, 1.5 * normal_ms)
         back: int | None = None
-        while len(curve.seconds) < ended + BACK_S_MAX + CALM_S:
+        while len(curve.seconds) < ended + each.back_s_max + CALM_S:
             await curve.until(1)
             back = back if back is not None else _calm_from(curve.seconds, ended, limit_ms, load)
             small = min(second.rss_bytes for second in curve.seconds[-CALM_S:]) <= RSS_MORE * before
@@ -166,6 +166,7 @@ async def perturbed(each: Perturbation, load: float, seconds: float, seed: int, 
             arms.told.unsent + rig.mover.told.unsent,
             lost,
             _wrong(rig),
+            each.back_s_max,
         )
         answers = {name: dict(told.requests) for name, told in (("arms", arms.told), ("moves", rig.mover.told))}
         print(f"      answers by status (0: connection lost, -1: too late): {answers}")
@@ -214,7 +215,7 @@ def judge(outcome: Outcome) -> list[str]:
     """What does not hold."""
     wrong = list(outcome.wrong)
     if outcome.back_s is None:
-        wrong.append(f"not back to normal within {BACK_S_MAX} s")
+        wrong.append(f"not back to normal within {outcome.back_s_max} s")
     if outcome.rss_after > RSS_MORE * outcome.rss_before:
         wrong.append(f"RSS is {outcome.rss_after / outcome.rss_before - 1:+.0%} after")
     if outcome.lost:

@@ -98,12 +98,16 @@ class Perturbation(NamedTuple):
     name: str
     says: str
     run: Callable[[Rig, float], Awaitable[None]]
+    back_s_max: int = 60
 
+
+# Nothing fired for 30 s is 24 s of all that a core can do; arms at 80 % leave it a good third of itself to catch up.
+IDLE_BACK_S: Final = 100
 
 PERTURBATIONS: Final = (
     Perturbation("slow", f"the target is {SLOWER} times slower", slow),
-    Perturbation("down", "the target refuses connections", down),
-    Perturbation("503", "the target answers 503", unavailable),
+    Perturbation("down", "the target refuses connections", down, IDLE_BACK_S),
+    Perturbation("503", "the target answers 503", unavailable, IDLE_BACK_S),
     Perturbation("stalls", f"every sync takes {STALL_S:.0f} s more for {STALL_S:.0f} s, again and again", stalls),
     Perturbation("burst", f"{BURST} times the arms for {SHORT_S:.0f} s", burst),
     Perturbation("stopped", f"SIGSTOP of timerd for {SHORT_S:.0f} s", stopped),
