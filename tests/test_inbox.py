@@ -14,6 +14,18 @@ def test_a_turn_gathers_in_order_up_to_its_bytes():
     assert inbox.memory == 0
 
 
+def test_its_bytes_are_those_of_what_waits():
+    inbox = Inbox(1)
+    for size in (300, 200, 600):
+        inbox.put(size, size, 1, 0)  # type: ignore[arg-type]
+    inbox.put_ahead(50, 50)  # type: ignore[arg-type]
+    assert inbox.bytes == 1150
+    inbox.gather(600)
+    assert inbox.bytes == 600
+    inbox.gather()
+    assert inbox.bytes == 0
+
+
 def test_one_message_is_always_gathered_however_large():
     inbox = Inbox(1)
     inbox.put("large", TURN_BYTES_MAX * 3, 0, 0)  # type: ignore[arg-type]

@@ -26,6 +26,8 @@ class Inbox:
         self.memory_max = max(SHARE_MIN, MEMORY_MAX // shards)
         self._ahead: deque[tuple[Message, int]] = deque()
         self._messages: deque[tuple[Message, int, int, int]] = deque()  # (message, bytes, memory, since when it waits)
+        self.bytes = 0
+        """Of the log, that all of them will take."""
         self.memory = 0
         """About what those take that do not go ahead."""
 
@@ -49,11 +51,13 @@ class Inbox:
         """Add a message. Callers' messages ask `has_room` first; the service's own are few and always come in."""
         memory = size + TIMER_MEMORY * timers
         self._messages.append((message, size, memory, now_ms))
+        self.bytes += size
         self.memory += memory
 
     def put_ahead(self, message: Message, size: int) -> None:
         """Add a step of a delivery: no more of them than deliveries may be under way."""
         self._ahead.append((message, size))
+        self.bytes += size
 
     def gather(self, room: int = TURN_BYTES_MAX) -> list[Message]:
         """Take the messages of one turn: up to `room` bytes, or one of each kind."""
@@ -62,11 +66,13 @@ class Inbox:
             message, size = self._ahead.popleft()
             gathered.append(message)
             room -= size
+            self.bytes -= size
         ahead = len(gathered)
         while self._messages and (len(gathered) == ahead or self._messages[0][1] <= room):
             message, size, memory, _ = self._messages.popleft()
             gathered.append(message)
             room -= size
+            self.bytes -= size
             self.memory -= memory
         return gathered
 

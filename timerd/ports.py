@@ -83,11 +83,12 @@ class Log(Protocol):
         """After replay: raise CorruptLog unless every live body's file exists and is long enough."""
         ...
 
-    async def append(self, frames: Sequence[Frame]) -> int:
+    async def append(self, frames: Sequence[Frame], waiting_bytes: int = 0) -> int:
         """Write the frames, with one write and one sync for all, and return when they are durable.
 
-        Bodies placed before are durable by then as well. Returns the bytes that the frames took. Raises LogFailed (the
-        process must end).
+        Bodies placed before are durable by then as well. What was granted counts as used no longer, but for
+        `waiting_bytes` that later frames will take. Returns the bytes that these took. Raises LogFailed (the process
+        must end).
         """
         ...
 
@@ -98,7 +99,7 @@ class Log(Protocol):
 
         `body_bytes` of the `arm_bytes` go into body segments (None: it is not known how many). The reserve is room for
         the completions of everything accepted and for the largest checkpoint slice. What is granted counts as used
-        until the next append has returned.
+        until an append that takes it along has returned.
         """
         ...
 

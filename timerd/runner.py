@@ -83,7 +83,9 @@ class Runner:
             turns = self._decide(now)
             frames = [Frame(turn.shard, turn.lsn, turn.records) for turn in turns if turn.records]
             # Without frames there may still be bodies and grants of arms that changed nothing: they must not pile up.
-            appended = await self._log.append(frames) if frames or self._log.unsettled() else 0
+            appended = 0
+            if frames or self._log.unsettled():
+                appended = await self._log.append(frames, sum(inbox.bytes for inbox in self._inboxes.values()))
             self._act(turns, appended)
 
     def _decide(self, now: Now) -> list[Turn]:

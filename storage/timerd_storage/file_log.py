@@ -126,11 +126,12 @@ class FileLog:
         """After replay: raise CorruptLog unless every live body's file exists and is long enough."""
         self._bodies.check(places)
 
-    async def append(self, frames: Sequence[Frame]) -> int:
+    async def append(self, frames: Sequence[Frame], waiting_bytes: int = 0) -> int:
         """Write the frames, with one write and one sync for all, and return when they are durable.
 
-        Bodies placed before are durable by then as well; with no frames and no bodies there is no file work. Returns
-        the bytes that the frames took. Raises LogFailed, now and ever after; a cancelled append fails the log too,
+        Bodies placed before are durable by then as well; with no frames and no bodies there is no file work. What was
+        granted counts as used no longer, but for `waiting_bytes` that later frames will take. Returns the bytes that
+        these took. Raises LogFailed, now and ever after; a cancelled append fails the log too,
         since its outcome is not known.
         """
         self._refuse_if_failed()
@@ -141,7 +142,7 @@ class FileLog:
             self._lsns.follow(each.shard, each.lsn)
         start = self._segments[-1].end
         dirty = self._bodies.take_dirty()
-        self._room.append_begins()
+        self._supply.append_begins(waiting_bytes)
         self._busy = True
         with self._fatal():
             while waiting or dirty:

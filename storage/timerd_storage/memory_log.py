@@ -51,9 +51,9 @@ class MemoryLog:
             if place.offset not in self._bodies.get(place.segment, {}):
                 raise CorruptLog(body.name_of(place.segment), place.offset, "a live payload is missing")
 
-    async def append(self, frames: Sequence[Frame]) -> int:
+    async def append(self, frames: Sequence[Frame], waiting_bytes: int = 0) -> int:
         self._check()
-        granted = self._granted
+        granted = max(0, self._granted - waiting_bytes)
         length = 0
         for frame in frames:
             assert frame.lsn == self._lsns.get(frame.shard, frame.lsn - 1) + 1, "lsns are dense"

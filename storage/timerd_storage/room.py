@@ -2,7 +2,7 @@
 
 What is in hand is the rest of the segment being written and the zero-filled spares behind it (for frames), and the
 blocks taken for bodies. Against it stand what was granted and is not written yet, the caller's reserve, and a cushion
-of one segment. Granted bytes count as used until an append that began after the grant has returned.
+of one segment. Granted bytes count as used until the append that they leave with has returned.
 """
 
 from typing import Final
@@ -40,10 +40,10 @@ class Room:
         """Keep this much for what ends timers, from now on."""
         self._reserve = length
 
-    def append_begins(self) -> None:
-        """What was granted so far leaves with the append that begins."""
-        self._leaving_frames = self._granted_frames
-        self._leaving_bodies = self._granted_bodies
+    def append_begins(self, waiting_frames: int = 0, waiting_bodies: int = 0) -> None:
+        """What was granted so far leaves with the append that begins, but for what waits on."""
+        self._leaving_frames = max(0, self._granted_frames - waiting_frames)
+        self._leaving_bodies = max(0, self._granted_bodies - waiting_bodies)
 
     def append_returned(self) -> None:
         """It is written, or was never needed."""

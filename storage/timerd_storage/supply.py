@@ -60,6 +60,8 @@ class Supply:
         self._line: deque[Waiting] = deque()
         self._line_frames = 0  # what they ask for
         self._line_bodies = 0
+        self._handed_frames = 0  # granted to those in line, who have not heard of it
+        self._handed_bodies = 0
         self.failure: Exception | None = None
         """What went wrong, if the log can't go on."""
 
@@ -92,7 +94,16 @@ class Supply:
         self.refill()
         if self._filling is None or self._filling.done():
             self._dismiss()
-        return await waiting.granted
+        try:
+            return await waiting.granted
+        finally:
+            if waiting.granted.done() and not waiting.granted.cancelled() and waiting.granted.result():
+                self._handed_frames -= frame_bytes
+                self._handed_bodies -= body_bytes
+
+    def append_begins(self, waiting_bytes: int) -> None:
+        """What was granted leaves with it, but for so much, and for what nobody can have used."""
+        self._room.append_begins(waiting_bytes + self._handed_frames, self._handed_bodies)
 
     def low(self) -> bool:
         """Whether what is in hand and in sight is within the reserve."""
@@ -154,6 +165,8 @@ class Supply:
                 if self._missing(frame_bytes, body_bytes):
                     return
                 self._room.grant(frame_bytes, body_bytes)
+                self._handed_frames += frame_bytes
+                self._handed_bodies += body_bytes
                 granted.set_result(True)
             self._leave()
 

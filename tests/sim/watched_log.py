@@ -27,11 +27,11 @@ class WatchedLog(FileLog):
             self.lsns[frame.shard] = frame.lsn
             yield frame
 
-    async def append(self, frames: Sequence[Frame]) -> int:
+    async def append(self, frames: Sequence[Frame], waiting_bytes: int = 0) -> int:
         # Records share timers with the shard, which changes them later; what is encoded now is what counts.
         copies = [Frame(each.shard, each.lsn, codec.decode(codec.encode(each.records))) for each in frames]
         self.ledger.appending(copies, self.causes)
-        appended = await super().append(frames)
+        appended = await super().append(frames, waiting_bytes)
         self.ledger.appended()
         return appended
 

@@ -180,6 +180,11 @@ class LogConformance:
         assert log.unsettled()
         assert await log.append([]) == 0
         assert not log.unsettled()
+        assert await log.grant(1000, 0)
+        assert await log.append([], 400) == 0
+        assert log.unsettled(), "some of it waits on"
+        assert await log.append([]) == 0
+        assert not log.unsettled()
         places = log.place_bodies([("a", b"a" * 600)])
         assert log.unsettled()
         assert await log.append([]) == 0

@@ -137,6 +137,33 @@ async def test_what_is_granted_counts_until_an_append_that_began_later_has_retur
     assert await log.grant(10_000, 0, 0)
 
 
+async def test_what_is_granted_and_waits_on_has_its_room_when_others_fill_the_disk() -> None:
+    disk = FakeDisk(limit=4_000_000)
+    log, _ = await open_on(disk, SEGMENT)
+    messages = 200  # more than an append takes with it
+    assert await log.grant(1000 * messages, RESERVE, 0)
+    spent = 0
+    for lsn in range(1, messages + 1):
+        spent += await log.append([armed(0, lsn, 22)], 1000 * (messages - lsn))
+        await settle()
+        take_the_rest(disk)
+    assert spent > 1000 * messages * 3 // 4
+    assert not log.low()
+    assert not log.unsettled()
+
+
+async def test_what_was_granted_to_one_in_line_leaves_with_no_append_that_begins_before_he_knows() -> None:
+    log, _ = await open_on(FakeDisk(), SEGMENT)
+    waiting = asyncio.ensure_future(log.grant(100_000, RESERVE, 50_000))
+    while not log._supply._handed_frames:
+        await asyncio.sleep(0)
+    await log.append([armed(0, 1)])
+    assert await waiting
+    assert log.unsettled(), "it is counted until an append that may have taken it along"
+    await log.append([])
+    assert not log.unsettled()
+
+
 async def test_bodies_that_were_granted_meet_no_full_disk() -> None:
     disk = FakeDisk(limit=500_000)
     log, _ = await open_on(disk, SEGMENT)

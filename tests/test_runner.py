@@ -1,0 +1,35 @@
+"""The runner tells the log how much of what was granted still waits for its turn."""
+
+import asyncio
+
+from tests.test_upkeep import NOW, StillClock
+from timerd.engine.message import Cancel
+from timerd.engine.ring import SLOTS
+from timerd.engine.shard import Shard
+from timerd.engine.state import State
+from timerd.inbox import TURN_BYTES_MAX
+from timerd.runner import Runner
+from timerd_storage.memory_log import MemoryLog
+
+
+async def test_what_does_not_come_into_a_turn_keeps_its_room():
+    log = MemoryLog()
+    async for _ in log.replay():
+        pass
+    runner = Runner([Shard(State(0, list(range(SLOTS)), NOW))], log, StillClock())
+    told = []
+
+    async def append(frames, waiting_bytes=0):
+        told.append(waiting_bytes)
+        return 0
+
+    log.append = append
+    assert await log.grant(3 * TURN_BYTES_MAX, 0)
+    for _ in range(3):
+        runner.send(0, Cancel(["a"], lambda answer: None), TURN_BYTES_MAX)
+    running = asyncio.ensure_future(runner.run())
+    while len(told) < 3:
+        assert not running.done()
+        await asyncio.sleep(0)
+    running.cancel()
+    assert told == [2 * TURN_BYTES_MAX, TURN_BYTES_MAX, 0]
