@@ -177,7 +177,7 @@ class Bench:
 
     def take_message(self, count: int = 1_000, type: str = "t", limit: int = 0, key: str = "") -> Take:
         batch_no = len(self._lanes) + 1
-        self._lanes[batch_no] = (type, limit)
+        self._lanes[batch_no] = (type, -1 if key else limit)  # what is parked is no lane
         return Take(batch_no, type, limit, count, key)
 
     def take(self, count: int = 1_000, type: str = "t", limit: int = 0, key: str = "") -> Taken:

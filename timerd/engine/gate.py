@@ -6,8 +6,8 @@ their host's name. From there they are taken when that host has a slot again, an
 hundred thousand callbacks is one probe at a time and no polling, and each of them is sorted once.
 
 The hosts that have something to do stand in a ring, so that none starves when there are more hosts than slots, and
-whenever a slot is free what is not sorted yet is sorted, a batch at a time. Like a `Flow` it knows counts, and its work does not
-grow with how much is due; the dispatcher does the bookkeeping of the batches.
+whenever a slot is free what is not sorted yet is sorted, a batch at a time. Like a `Flow` it knows counts, and its work
+does not grow with how much is due; the dispatcher does the bookkeeping of the batches.
 
 Invariants
 1. At most `max_in_flight` requests are under way, to one host at most its share; what is asked for a host counts from
