@@ -98,7 +98,7 @@ class Types:
             return FULL
         self._all[type.name] = type
         self._publish_known()
-        self._changed(self.known)
+        self._changed(MappingProxyType(dict(self._all)))  # one that can't be armed for the moment is there all the same
         return None
 
     def _publish_known(self) -> None:

@@ -73,7 +73,7 @@ async def test_an_empty_list_is_a_list(client: httpx.AsyncClient) -> None:
             ["latest"],
         ),
         ("PUT", "/v1/types/t", {"url": "http://a", "state": "x"}, "/state", ["active, paused"]),
-        ("PUT", "/v1/types/t", {"url": "http://a", "kind": "x"}, "/kind", ["processor, callback"]),
+        ("PUT", "/v1/types/t", {"url": "http://a", "kind": "x"}, "/kind", ["callback, processor"]),
         ("PUT", "/v1/types/t", {"url": "http://a", "kind": "callback"}, "/url", ["each timer has its own"]),
         ("PUT", "/v1/types/t", {"url": "http://a", "misfire": {"policy": "x"}}, "/misfire/policy", ["must be 'fire'"]),
         (
