@@ -154,7 +154,7 @@ class Items:
         payload: bytes | None = None
         if type is not None and type.kind == "callback":
             payload = self._request(item, at, packed, faults)
-        elif not isinstance(item.request, msgspec.UnsetType):
+        elif type is not None and not isinstance(item.request, msgspec.UnsetType):
             faults.append(Fault(f"{at}/request", f"is not for type {item.type}: a processor's timers have a payload"))
         elif isinstance(item.payload, msgspec.Raw):
             try:

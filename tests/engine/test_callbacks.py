@@ -305,6 +305,11 @@ def test_what_is_parked_can_be_cancelled_and_moved() -> None:
     assert world.live == 0
     assert world.totals()["fired"] == 1
     assert world.sent[-1][1:] == ("up", "d299")
+    # The probe that found nothing any more is not under way for ever.
+    world.answers.clear()
+    world.arm(["later"], "down")
+    world.run(5_000)
+    assert world.sent[-1][1:] == ("down", "later")
 
 
 def test_stale_entries_are_swept() -> None:

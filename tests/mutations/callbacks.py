@@ -2,12 +2,11 @@
 
 from typing import Final
 
-from tests.mutations.mutation import Mutation, Pytest
+from tests.mutations.mutation import Mutation, Pytest, Simulator
 
-HAS_NONE: Final = "its types are processors"
-WORLD: Final = Pytest("tests/engine/test_callbacks.py", because=HAS_NONE)
-MODEL: Final = Pytest("tests/property/test_shard_model.py", because=HAS_NONE)
-GUARD: Final = Pytest("tests/test_guard.py", because=HAS_NONE)
+NO_NETWORK: Final = "callbacks do not go through its network, and its names are never looked up"
+WORLD: Final = "tests/engine/test_callbacks.py"
+MODEL: Final = "tests/property/test_shard_model.py"
 
 PLANTED: Final = (
     Mutation(
@@ -16,7 +15,7 @@ PLANTED: Final = (
         "timerd/engine/gate.py",
         "        self.in_flight += count\n        host.in_flight += count\n",
         "        self.in_flight += count\n        host.in_flight += count if host.breaker.open else count // 2\n",
-        WORLD,
+        Simulator(60),
     ),
     Mutation(
         "slot-free-before-it-is-durable",
@@ -24,7 +23,7 @@ PLANTED: Final = (
         "timerd/engine/callbacks.py",
         "            part.slots[host] += 1\n",
         "            gate.release(host, 1)\n            part.slots[host] += 1\n",
-        WORLD,
+        Pytest(WORLD, because="it counts the requests that are open, and not the outcomes that are not durable"),
     ),
     Mutation(
         "probe-not-given-back",
@@ -32,7 +31,7 @@ PLANTED: Final = (
         "timerd/engine/gate.py",
         "        host.breaker.drop_probe(batch_no)\n        self._offer(host)\n\n    def release",
         "        self._offer(host)\n\n    def release",
-        WORLD,
+        Pytest(WORLD, because="what waits for a host is seldom cancelled to the last there"),
     ),
     Mutation(
         "pause-not-kept",
@@ -40,7 +39,7 @@ PLANTED: Final = (
         "timerd/engine/gate.py",
         "            host.held_until = max(host.held_until, now.boot_ms + failed.retry_after_ms)\n",
         "",
-        WORLD,
+        Simulator(60),
     ),
     Mutation(
         "attempts-not-counted",
@@ -48,7 +47,7 @@ PLANTED: Final = (
         "timerd/engine/gate.py",
         "            counted=True,",
         "            counted=not failed.suspect,",
-        WORLD,
+        Pytest(WORLD, because="a timer that is tried more often than its type allows breaks no promise that it judges"),
     ),
     Mutation(
         "hosts-never-forgotten",
@@ -56,7 +55,7 @@ PLANTED: Final = (
         "timerd/engine/gate.py",
         "            self._hosts.pop(host.name, None)\n            return\n",
         "            return\n",
-        WORLD,
+        Pytest(WORLD, because="it does not look at memory"),
     ),
     Mutation(
         "drain-begins-anew",
@@ -64,7 +63,7 @@ PLANTED: Final = (
         "timerd/engine/gate.py",
         "                and not halted\n",
         "",
-        Pytest("tests/engine/test_callbacks.py", because=HAS_NONE),
+        Pytest(WORLD, because="a stop waits for what is sent, and so breaks no promise"),
     ),
     Mutation(
         "parked-is-never-early",
@@ -72,7 +71,7 @@ PLANTED: Final = (
         "timerd/engine/lane.py",
         "        self._due.push(early)\n        self._unpark_early(wall_ms)\n        self.changed = True\n",
         "        self._due.push(early)\n        self.changed = True\n",
-        MODEL,
+        Pytest(MODEL, because="something must wait for its host, and not be due, when the wall goes back"),
     ),
     Mutation(
         "parked-counts-as-answered",
@@ -83,7 +82,7 @@ PLANTED: Final = (
         "    for id in [id for ids in message.parked.values() for id in ids]:\n"
         "        gone += [left[id]] if left[id].state != IN_FLIGHT else []\n"
         "    if fired or gone:\n",
-        MODEL,
+        Pytest(MODEL, because="it does not judge how many outcomes were superseded"),
     ),
     Mutation(
         "block-outlives-the-delivery",
@@ -91,7 +90,7 @@ PLANTED: Final = (
         "timerd/engine/settling.py",
         "    if gone:\n        _unblock(draft, gone)\n",
         "",
-        MODEL,
+        Simulator(60),
     ),
     Mutation(
         "mapped-addresses-are-public",
@@ -99,7 +98,7 @@ PLANTED: Final = (
         "timerd/engine/address.py",
         "            what = _what(inner)\n        else:",
         "            what = None\n        else:",
-        Pytest("tests/engine/test_address.py", because=HAS_NONE),
+        Pytest("tests/engine/test_address.py", because=NO_NETWORK),
     ),
     Mutation(
         "names-only-are-guarded",
@@ -107,7 +106,7 @@ PLANTED: Final = (
         "timerd/guard.py",
         "    check(targets, where[0])\n    return socket.socket",
         "    return socket.socket",
-        GUARD,
+        Pytest("tests/test_guard.py", because=NO_NETWORK),
     ),
     Mutation(
         "one-public-address-is-enough",
@@ -115,6 +114,6 @@ PLANTED: Final = (
         "timerd/guard.py",
         '                forbidden = ForbiddenAddress(f"{host}: {error}")\n                continue\n',
         '                forbidden = ForbiddenAddress(f"{host}: {error}")\n',
-        GUARD,
+        Pytest("tests/test_guard.py", because=NO_NETWORK),
     ),
 )
