@@ -11,10 +11,10 @@ MODEL: Final = "tests/property/test_shard_model.py"
 PLANTED: Final = (
     Mutation(
         "a-host-takes-it-all",
-        "what was asked for under a host's name is not counted to its share before it has come",
-        "timerd/engine/gate.py",
-        "        self.in_flight += count\n        host.in_flight += count\n",
-        "        self.in_flight += count\n        host.in_flight += count if host.breaker.open else count // 2\n",
+        "one host may have all of a type's requests under way",
+        "timerd/engine/host.py",
+        "return max(1, max_in_flight // SHARES)",
+        "return max_in_flight",
         Simulator(60),
     ),
     Mutation(
