@@ -338,6 +338,22 @@ def test_a_drain_ends_what_is_under_way_and_begins_nothing() -> None:
     assert not any(shard._draft.flights for shard in world.shards), "a clean end can be written"
 
 
+def test_what_is_being_sorted_when_a_drain_begins_is_not_sent() -> None:
+    world = World()
+    sort = world.sort
+
+    def late(command: Sort) -> None:
+        world.dispatcher.drain()
+        sort(command)
+
+    world.sort = late  # type: ignore[method-assign]
+    world.arm(ids("x", 10), "a")
+    world.run(1_000)
+    assert world.sent == []
+    assert world.dispatcher.idle()
+    assert world.live == 10
+
+
 def test_a_pause_of_the_type_and_new_limits_are_heard() -> None:
     world = World(msgspec.structs.replace(TYPE, state="paused"))
     world.arm(ids("x", 40), "a")

@@ -6,7 +6,7 @@ from tests.mutations.mutation import Mutation, Pytest, Simulator
 
 NO_NETWORK: Final = "callbacks do not go through its network, and its names are never looked up"
 WORLD: Final = "tests/engine/test_callbacks.py"
-MODEL: Final = "tests/property/test_shard_model.py"
+SHARD: Final = "tests/engine/test_parking.py"
 
 PLANTED: Final = (
     Mutation(
@@ -71,7 +71,7 @@ PLANTED: Final = (
         "timerd/engine/lane.py",
         "        self._due.push(early)\n        self._unpark_early(wall_ms)\n        self.changed = True\n",
         "        self._due.push(early)\n        self.changed = True\n",
-        Pytest(MODEL, because="something must wait for its host, and not be due, when the wall goes back"),
+        Pytest(SHARD, because="something must wait for its host, and not be due, when the wall goes back"),
     ),
     Mutation(
         "parked-counts-as-answered",
@@ -82,7 +82,7 @@ PLANTED: Final = (
         "    for id in [id for ids in message.parked.values() for id in ids]:\n"
         "        gone += [left[id]] if left[id].state != IN_FLIGHT else []\n"
         "    if fired or gone:\n",
-        Pytest(MODEL, because="it does not judge how many outcomes were superseded"),
+        Pytest(SHARD, because="it does not judge how many outcomes were superseded"),
     ),
     Mutation(
         "block-outlives-the-delivery",
