@@ -109,11 +109,11 @@ PLANTED: Final = (
         Pytest("tests/test_guard.py", because=NO_NETWORK),
     ),
     Mutation(
-        "one-public-address-is-enough",
-        "a name with one address that is allowed may be reached at all of them",
+        "looked-up-twice",
+        "what is handed on of a look-up is the name, which is looked up again to connect",
         "timerd/guard.py",
-        '                forbidden = ForbiddenAddress(f"{host}: {error}")\n                continue\n',
-        '                forbidden = ForbiddenAddress(f"{host}: {error}")\n',
+        "ResolveResult(hostname=host, host=where[0],",
+        "ResolveResult(hostname=host, host=host,",
         Pytest("tests/test_guard.py", because=NO_NETWORK),
     ),
 )
