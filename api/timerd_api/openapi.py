@@ -70,7 +70,7 @@ _LIST: Final = (
 )
 _NEXT: Final = (_TYPE, _SIZE._replace(name="limit", description="at most so many"))
 _WRITE: Final = ("expired", "storage-full", "overloaded")
-_ARM: Final = ("validation", "unknown-type", "horizon-exceeded", *_WRITE)
+_ARM: Final = ("validation", "unknown-type", "horizon-exceeded", "target-forbidden", *_WRITE)
 
 CALLS: Final = (
     Call("post", "/v1/timers", "Arm timers, all or none", {200: schema.ArmAnswer}, schema.ArmRequest,
@@ -90,7 +90,8 @@ CALLS: Final = (
     Call("get", "/v1/types", "List types", {200: schema.TypeList}),
     Call("get", "/v1/types/{name}", "Show a type", {200: schema.TypeItem}, problems=("type-not-found",)),
     Call("put", "/v1/types/{name}", "Put a type in place of what was there",
-         {200: schema.TypeItem, 201: schema.TypeItem}, schema.TypeBody, (_EXPIRES,), ("validation", *_WRITE)),
+         {200: schema.TypeItem, 201: schema.TypeItem}, schema.TypeBody, (_EXPIRES,),
+         ("validation", "type-in-use", *_WRITE)),
     Call("delete", "/v1/types/{name}", "Remove a type", {204: None}, None, (_EXPIRES,),
          ("type-not-found", "type-in-use", *_WRITE)),
     Call("post", "/v1/types/{name}:pause", "Let its timers wait", {200: schema.TypeItem}, None, (_EXPIRES,),
