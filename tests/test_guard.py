@@ -175,6 +175,35 @@ async def test_a_name_service_that_hangs_is_a_timeout_and_no_thread_is_waited_fo
     assert all(thread.daemon for thread in threading.enumerate() if thread.name == "look-up")
 
 
+@pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "DELETE"])
+@pytest.mark.parametrize("body", [b"", b"x"])
+async def test_a_request_leaves_as_it_is_and_is_known_to_have_left_without_a_body_too(method: str, body: bytes) -> None:
+    arrived: list[bytes] = []
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        arrived.append(head + await reader.readexactly(len(body)))
+        writer.write(answer)
+        writer.close()
+
+    listener = await asyncio.start_server(handle, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}/a%2Fb?c=%20"
+    deliver = HttpDeliver(Targets([parse_network("127.0.0.1")]))
+    request = Request(url, {"X-Own": "1"}, body, 5_000, 1_000, method, guarded=True)
+    try:
+        assert (await deliver.post(request)).status == 200
+        answer = b""
+        assert (await deliver.post(request)).error == "lost", "it may have been acted on"
+    finally:
+        await deliver.close()
+        listener.close()
+    first, second = arrived
+    assert first == second
+    assert first.startswith(f"{method} /a%2Fb?c=%20 HTTP/1.1\r\nHost: 127.0.0.1:".encode())
+    assert (b"X-Own: 1\r\n" in first, first.endswith(b"\r\n\r\n" + body)) == (True, True)
+
+
 # ---- TLS
 
 
