@@ -133,7 +133,7 @@ class HttpDeliver:
 
 
 def _session(connector: "_Connector", *not_added: str) -> aiohttp.ClientSession:
-    return aiohttp.ClientSession(
+    session = aiohttp.ClientSession(
         connector=connector,
         cookie_jar=aiohttp.DummyCookieJar(),
         timeout=aiohttp.ClientTimeout(total=None),  # ours is around the whole call
@@ -141,6 +141,10 @@ def _session(connector: "_Connector", *not_added: str) -> aiohttp.ClientSession:
         trust_env=False,
         auto_decompress=False,  # see _decompressed
     )
+    # aiohttp sends GET, HEAD, PUT and DELETE a second time by itself when a connection ends over them. An attempt is one
+    # request. There is no public place for that either; its own test server sets it, and our tests hold it.
+    session._retry_connection = False
+    return session
 
 
 @asynccontextmanager
