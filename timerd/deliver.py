@@ -141,8 +141,8 @@ def _session(connector: "_Connector", *not_added: str) -> aiohttp.ClientSession:
         trust_env=False,
         auto_decompress=False,  # see _decompressed
     )
-    # aiohttp sends GET, HEAD, PUT and DELETE a second time by itself when a connection ends over them. An attempt is one
-    # request. There is no public place for that either; its own test server sets it, and our tests hold it.
+    # aiohttp sends GET, HEAD, PUT and DELETE a second time by itself when a connection ends over them. An attempt is
+    # one request. There is no public place for that either; its own test server sets it, and our tests hold it.
     session._retry_connection = False
     return session
 
