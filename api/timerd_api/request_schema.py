@@ -5,6 +5,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
+from timerd.engine.secrecy import masked_repr
+
 
 class RequestBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """What a callback sends, as it stands. At most one of `body`, `json` and `body_base64` is given."""
@@ -26,6 +28,9 @@ class RequestBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit
         | UnsetType
     ) = UNSET
     body_base64: Annotated[str, Meta(description="any bytes, as base64")] | UnsetType = UNSET
+
+    def __repr__(self) -> str:
+        return masked_repr(self, "headers", "body", "json", "body_base64")
 
 
 class RequestItem(msgspec.Struct):

@@ -12,6 +12,7 @@ from timerd.engine.address import Targets, parse_network
 from timerd.engine.callback import CallbackRequest, decode_request, is_request
 from timerd.engine.timer import TimerType
 from timerd_api.app import create_app
+from timerd_api.request_schema import RequestBody
 from timerd_api.settings import ApiSettings
 
 URL = "https://example.com/hook"
@@ -70,6 +71,12 @@ async def test_json_is_kept_byte_for_byte(service: FakeService) -> None:
     payload = service.timers["a"].payload
     assert isinstance(payload, bytes)
     assert decode_request(payload).body == b'{ "b" : 1.0, "a":[ ] }'
+
+
+def test_what_a_request_carries_is_in_no_repr() -> None:
+    kept = CallbackRequest("POST", URL, (("Authorization", "Bearer of-mine"),), "body", b"of-mine")
+    given = RequestBody(url=URL, headers={"Authorization": "Bearer of-mine"}, body="of-mine")
+    assert "of-mine" not in repr(kept) + repr(given)
 
 
 def test_no_json_is_taken_for_a_request() -> None:

@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from timerd.engine.secrecy import masked_repr
 from timerd.engine.timer import Payload, Timer
 
 TEXT: Final = "body"
@@ -32,6 +33,9 @@ class CallbackRequest(msgspec.Struct, frozen=True, array_like=True, gc=False):
     form: str
     """How the body was given, and is shown: body | json | body_base64, or empty: there is none."""
     body: bytes
+
+    def __repr__(self) -> str:
+        return masked_repr(self, "headers", "body")
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode
