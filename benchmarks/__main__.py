@@ -1,4 +1,6 @@
-"""`python -m benchmarks arm|arm-one|fire|rearm|memory|restart|idle|all`: measure, print a table, write JSON if asked.
+"""`python -m benchmarks arm|arm-one|fire|callback|rearm|memory|callback-memory|restart|idle|all`.
+
+Measures, prints a table, and writes JSON if asked.
 
 The server runs on core 0, this process (load generator and processor) on core 1.
 """
@@ -14,13 +16,20 @@ from pathlib import Path
 import msgspec
 import uvloop
 
-from benchmarks import arm, arm_one, fire, idle, memory, rearm, restart
+from benchmarks import arm, arm_one, callback, callback_memory, fire, idle, memory, rearm, restart
 from benchmarks.figure import Figure, Round, gather, load, show
 from benchmarks.server import LOAD_CORE, SERVER_CORE, Place
 
 Rounds = Callable[[Place], Awaitable[Round]]
-NAMES = ("arm", "arm-one", "fire", "rearm", "memory", "restart", "idle")
-ROUNDS: dict[str, Rounds] = {"arm": arm.run, "arm-one": arm_one.run, "fire": fire.run, "memory": memory.run}
+NAMES = ("arm", "arm-one", "fire", "callback", "rearm", "memory", "callback-memory", "restart", "idle")
+ROUNDS: dict[str, Rounds] = {
+    "arm": arm.run,
+    "arm-one": arm_one.run,
+    "fire": fire.run,
+    "callback": callback.run,
+    "memory": memory.run,
+    "callback-memory": callback_memory.run,
+}
 
 
 async def measure(name: str, rounds: int, place: Place) -> list[Figure]:

@@ -23,8 +23,9 @@ TICKS_A_SECOND: Final = os.sysconf("SC_CLK_TCK")
 class Server:
     """One process at a time over one data directory."""
 
-    def __init__(self, data: Path) -> None:
+    def __init__(self, data: Path, *options: str) -> None:
         self.data = data
+        self.options = options
         self.port = 0
         self._process: asyncio.subprocess.Process | None = None
 
@@ -38,7 +39,7 @@ class Server:
         begin = time.perf_counter()
         self._process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "timerd", "serve",
-            "--data", str(self.data), "--port", str(self.port), "--log-level", "error",
+            "--data", str(self.data), "--port", str(self.port), "--log-level", "error", *self.options,
             stderr=asyncio.subprocess.PIPE,
             preexec_fn=lambda: os.sched_setaffinity(0, {SERVER_CORE}),
         )  # fmt: skip
@@ -62,6 +63,11 @@ class Server:
         """What it has resident in memory now."""
         return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
+    def written_bytes(self) -> int:
+        """What it has given to storage since it was started."""
+        text = Path(f"/proc/{self.pid}/io").read_text()
+        return int(text.partition("\nwrite_bytes:")[2].split()[0])
+
     async def _ready_url(self, process: asyncio.subprocess.Process) -> str:
         assert process.stderr is not None
         said = []
@@ -83,10 +89,10 @@ class Place(NamedTuple):
 
 
 @contextlib.asynccontextmanager
-async def serving(place: Place) -> AsyncIterator[Server]:
+async def serving(place: Place, *options: str) -> AsyncIterator[Server]:
     """A server on an empty directory; killed at the end, since nothing of it is needed."""
     with tempfile.TemporaryDirectory(prefix="timerd-bench-", dir=place.data) as data:
-        server = Server(Path(data))
+        server = Server(Path(data), *options)
         try:
             await server.start()
             await _quiet(place.quiet_s)

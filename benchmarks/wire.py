@@ -26,10 +26,19 @@ def request(method: str, path: str, body: bytes, lines: bytes = b"") -> bytes:
     )
 
 
-def arms(ids: Iterable[str], fire_ats: Iterable[int | str], size: int, lines: bytes = MINIMAL) -> list[bytes]:
-    """Arms of `size` timers a request."""
-    items = [b'{"id":"%s","type":"%s","fire_at":%s}' % (id.encode(), TYPE.encode(), msgspec.json.encode(at))
+def arms(
+    ids: Iterable[str],
+    fire_ats: Iterable[int | str],
+    size: int,
+    lines: bytes = MINIMAL,
+    type: str = TYPE,
+    requests: Iterable[bytes] | None = None,
+) -> list[bytes]:
+    """Arms of `size` timers a request. `requests`: what each sends, encoded, if they are callbacks."""
+    items = [b'{"id":"%s","type":"%s","fire_at":%s}' % (id.encode(), type.encode(), msgspec.json.encode(at))
              for id, at in zip(ids, fire_ats, strict=True)]  # fmt: skip
+    if requests is not None:
+        items = [b'%s,"request":%s}' % (item[:-1], wanted) for item, wanted in zip(items, requests, strict=True)]
     return [
         request("POST", "/v1/timers", b'{"timers":[%s]}' % b",".join(items[at : at + size]), lines)
         for at in range(0, len(items), size)
@@ -136,7 +145,8 @@ async def call(port: int, method: str, path: str, body: Any = None) -> Any:
 
 async def put_type(port: int, **fields: Any) -> None:
     """The type that all timers here are of; without a processor's url it is never delivered."""
-    await call(port, "PUT", f"/v1/types/{TYPE}", {"url": "http://127.0.0.1:9/", **fields})
+    body = {"url": "http://127.0.0.1:9/", **fields}
+    await call(port, "PUT", f"/v1/types/{TYPE}", {name: value for name, value in body.items() if value is not None})
 
 
 async def stats(port: int) -> dict[str, Any]:

@@ -180,12 +180,28 @@ def test_stats(cli: Cli, type: str) -> None:
     assert type in told(cli("stats"))["types"]
 
 
+def test_a_callback_is_armed(cli: Cli) -> None:
+    told(cli("type", "put", "call", "--kind", "callback"))
+    told(
+        cli("arm", "c", "--type", "call", "--in", "1h", "--url", "https://example.com/", "--method", "PUT",
+            "--header", "X-A: b: c", "--json", '{"n": 1}')
+    )  # fmt: skip
+    shown = told(cli("get", "c"))["request"]
+    assert shown == {"url": "https://example.com/", "method": "PUT", "headers": {"X-A": "b: c"}, "json": {"n": 1}}
+    refused = cli("arm", "c", "--type", "call", "--in", "1h", "--url", "http://127.0.0.1/")
+    assert refused.exit_code == 1
+    assert "--url: 127.0.0.1 is loopback" in refused.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
         (("arm", "a", "--type", "t"), "give one of --at and --in"),
         (("arm", "a", "--type", "t", "--in", "1", "--at", "2030-01-01T00:00:00Z"), "give one of --at and --in"),
         (("arm", "a", "--type", "t", "--in", "1", "--payload", "{"), "--payload is no JSON"),
+        (("arm", "a", "--type", "t", "--in", "1", "--url", "http://a", "--json", "{"), "--json is no JSON"),
+        (("arm", "a", "--type", "t", "--in", "1", "--url", "http://a", "--header", "x"), "Name: value"),
+        (("arm", "a", "--type", "t", "--in", "1", "--body", "x"), "go with --url"),
         (("arm", "a", "--type", "t", "--in", "1", "--payload", "NaN"), "--payload is no JSON: JSON has no NaN"),
         (("list", "--soonest", "--state", "due"), "not with --state or --prefix"),
         (("list", "--soonest", "--prefix", "a"), "not with --state or --prefix"),

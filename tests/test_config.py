@@ -14,6 +14,15 @@ def test_flag_over_environment_over_file_over_default(tmp_path):
     assert config.host == Config().host
 
 
+def test_networks_are_repeated_as_flags_and_lists_elsewhere(tmp_path):
+    file = tmp_path / "timerd.toml"
+    file.write_text('callback-allow = ["10.0.0.0/8", "fd00::/8"]\n')
+    assert read_config({}, {}, str(file)).callback_allow == ["10.0.0.0/8", "fd00::/8"]
+    given = read_config({"callback_allow": []}, {"TIMERD_CALLBACK_ALLOW": "10.1.0.0/16, ::1"}, str(file))
+    assert given.callback_allow == ["10.1.0.0/16", "::1"]
+    assert read_config({"callback_allow": ["127.0.0.0/8"]}, {}, str(file)).callback_allow == ["127.0.0.0/8"]
+
+
 def test_every_option_can_come_from_the_environment():
     assert set(option_names()) == set(Config.__struct_fields__) - {"types"}
     assert read_config({}, {"TIMERD_INSECURE": "true", "TIMERD_SHARDS": "3"}, None).insecure
@@ -32,6 +41,9 @@ def test_every_option_can_come_from_the_environment():
         ({"max_payload": 1 << 30}, {}, "--max-payload"),
         ({"tls_cert": "a.pem"}, {}, "--tls-cert"),
         ({"node": ""}, {}, "--node"),
+        ({"callback_allow": ["10.0.0.1/8"]}, {}, "--callback-allow"),
+        ({}, {"TIMERD_CALLBACK_ALLOW": "10.0.0.0/8,localhost"}, "--callback-allow"),
+        ({"callback_cert": "a.pem"}, {}, "--callback-cert"),
         ({"log_level": "loud"}, {}, "--log-level"),
         ({}, {"TIMERD_PORT": "many"}, "port"),
     ],

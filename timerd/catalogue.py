@@ -31,15 +31,35 @@ class Types:
         self.known: Mapping[str, TimerType] = MappingProxyType(dict(self._all))
         """Those that may be armed; replaced whole at each change."""
 
-    async def put(self, type: TimerType, keep_secrets: bool) -> tuple[TimerType, bool] | Refused:
-        """Put a type. `keep_secrets`: those that stand stay."""
+    async def put(
+        self, type: TimerType, keep_secrets: bool, live: Callable[[], Awaitable[int]]
+    ) -> tuple[TimerType, bool] | Refused:
+        """Put a type. `keep_secrets`: those that stand stay. Its kind can't change while `live` timers of it are left:
+        what they carry is of the kind they were armed for."""
         async with self._lock:
             old = self._all.get(type.name)
+            if old is not None and old.kind != type.kind:
+                return await self._change_kind(old, type, keep_secrets, live)
             if keep_secrets and old is not None:
                 type = msgspec.structs.replace(type, signing_secrets=old.signing_secrets)
             if refused := await self._store(type):
                 return refused
             return type, old is None
+
+    async def _change_kind(
+        self, old: TimerType, new: TimerType, keep_secrets: bool, live: Callable[[], Awaitable[int]]
+    ) -> tuple[TimerType, bool] | Refused:
+        if keep_secrets:
+            new = msgspec.structs.replace(new, signing_secrets=old.signing_secrets)
+        self._going.add(new.name)  # so that none is armed meanwhile
+        self._publish_known()
+        try:
+            if count := await live():
+                return Refused("type-in-use", f"{count} timers of type {new.name} live, and are {old.kind}s'")
+            return await self._store(new) or (new, False)
+        finally:
+            self._going.discard(new.name)
+            self._publish_known()
 
     async def set_state(self, name: str, state: str) -> TimerType | Refused:
         """active | paused"""
@@ -78,7 +98,7 @@ class Types:
             return FULL
         self._all[type.name] = type
         self._publish_known()
-        self._changed(self.known)
+        self._changed(MappingProxyType(dict(self._all)))  # one that can't be armed for the moment is there all the same
         return None
 
     def _publish_known(self) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from timerd.engine.address import parse_network
 from timerd.engine.secrecy import masked_repr
 
 
@@ -36,6 +37,11 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     max_payload: int = 64 << 10
     max_horizon: str = "3660d"
     max_retry_after: str = "1h"
+    callback_allow: list[str] = []
+    """Networks that callbacks may go to although they are not public."""
+    callback_ca: str | None = None
+    callback_cert: str | None = None
+    callback_key: str | None = None
     log_level: str = "info"
     types: dict[str, dict[str, Any]] = {}
     """Only in the file: types to put at start, by name, as in the contract."""
@@ -45,6 +51,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 _NOT_OPTIONS = {"types"}
+_LISTS = {"callback_allow"}  # repeated as flags; in the environment with commas or spaces between
 
 
 def option_names() -> list[str]:
@@ -64,9 +71,9 @@ def read_config(
             raise ConfigError(f"--config {file}: {error}") from None
         values.update({name.replace("-", "_"): value for name, value in read.items()})
     for name in option_names():
-        if (value := environment.get(f"TIMERD_{name.upper()}")) not in (None, ""):
-            values[name] = value
-    values.update({name: value for name, value in flags.items() if value is not None})
+        if value := environment.get(f"TIMERD_{name.upper()}"):
+            values[name] = value.replace(",", " ").split() if name in _LISTS else value
+    values.update({name: value for name, value in flags.items() if value is not None and value != []})
     try:
         config = msgspec.convert(values, Config, strict=False)
     except msgspec.ValidationError as error:
@@ -94,6 +101,13 @@ def _checked(config: Config) -> Config:
         refuse("api_key", "must not be empty")
     if (config.tls_cert is None) != (config.tls_key is None):
         refuse("tls_cert", "and --tls-key go together")
+    for network in config.callback_allow:
+        try:
+            parse_network(network)
+        except ValueError as error:
+            refuse("callback_allow", f"must name networks like 10.1.0.0/16: {error}")
+    if (config.callback_cert is None) != (config.callback_key is None):
+        refuse("callback_cert", "and --callback-key go together")
     if config.log_level not in ("debug", "info", "warning", "error"):
         refuse("log_level", "must be debug, info, warning or error")
     if not config.node:

@@ -1,4 +1,4 @@
-"""The HTTP attempt: one POST of one batch, and what came back, as a value.
+"""The HTTP attempt: one POST of one batch or one callback's request, and what came back, as a value.
 
 It follows no redirect, keeps no cookie, reads no proxy from the environment and knows no retry policy: every judgement
 on the answer is the engine's. It has no limit of its own on connections, since a type's slots are the limit.
@@ -11,6 +11,9 @@ A pooled connection that turns out to be closed before anything was handed over 
 with another one. Once bytes have left it is `lost`, because nobody can tell an idle connection that was closed a
 moment before from a target that died over the batch.
 
+Callbacks (`guarded` requests) have a pool of their own, whose connections are made past `guard`: one that was made to a
+processor can never carry them. Their URL and headers leave byte for byte.
+
 Nor may a target take more than its share of the loop, or have half an answer taken for a whole one:
 - `_Protocol` bounds what is no body (interim answers, heads, chunk framing) as the bytes come;
 - an answer that is compressed counts only if it decompresses to its very end. We never ask for one, but the absence of
@@ -18,6 +21,7 @@ Nor may a target take more than its share of the loop, or have half an answer ta
 """
 
 import asyncio
+import ssl
 import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -31,6 +35,8 @@ from aiohttp.http import RawResponseMessage
 from aiohttp.streams import StreamReader
 from yarl import URL
 
+from timerd.engine.address import Targets
+from timerd.guard import ForbiddenAddress, GuardedResolver, LookUp, open_socket
 from timerd.ports import Answer, Request
 
 KEEP_ALIVE_S: Final = 4.0  # shorter than the 5 s after which uvicorn and node close: we let go first, and lose nothing
@@ -46,10 +52,21 @@ FRAMING_BYTES_MAX: Final = 64 * 1024  # chunk sizes, extensions and trailers; be
 
 
 class HttpDeliver:
-    """`ports.Deliver` over one aiohttp session, made at the first use (it belongs to the loop that runs then)."""
+    """`ports.Deliver` over two aiohttp sessions, made at their first use (they belong to the loop that runs then)."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        targets: Targets | None = None,
+        callback_tls: ssl.SSLContext | None = None,
+        look_up: LookUp | None = None,
+    ) -> None:
+        """`targets`: where guarded requests may go (None: to public addresses). `callback_tls`: what verifies, and
+        perhaps is shown to, https targets of theirs. `look_up`: in place of the system's name service."""
+        self._targets = targets or Targets()
+        self._callback_tls = callback_tls
+        self._look_up = look_up
         self._session: aiohttp.ClientSession | None = None
+        self._guarded: aiohttp.ClientSession | None = None
 
     async def post(self, request: Request) -> Answer:
         """See the port. Never raises for anything that the target or the URL does."""
@@ -72,18 +89,25 @@ class HttpDeliver:
             return Answer(error="connect", detail=f"no connection within {request.timeout_ms} ms")
         except (aiohttp.ClientError, OSError, ValueError, TypeError, LookupError) as error:
             # The last three are what a URL or a header that can't be sent raises; nothing has left then.
+            if isinstance(cause := getattr(error, "os_error", error), ForbiddenAddress):
+                return Answer(error="forbidden", detail=str(cause)[:DETAIL_CHARS_MAX])
             detail = str(error) or type(error).__name__
             return Answer(error="lost" if body.left else "connect", detail=detail[:DETAIL_CHARS_MAX])
 
     async def close(self) -> None:
         """Let go of all connections."""
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        for session in (self._session, self._guarded):
+            if session is not None:
+                await session.close()
+        self._session = self._guarded = None
 
     async def _exchange(self, request: Request, body: "_Body") -> Answer:
-        async with self._open_session().post(
-            _url(request.url), data=body, headers=request.headers, allow_redirects=False
+        if request.guarded:
+            session, url = self._open_guarded(), URL(request.url, encoded=True)
+        else:
+            session, url = self._open_session(), _url(request.url)
+        async with session.request(
+            request.method, url, data=body, headers=request.headers, allow_redirects=False
         ) as response:
             data, overlong = await _read(response, request.answer_bytes_max)
             headers = {name.lower(): value for name, value in response.headers.items()}
@@ -94,15 +118,33 @@ class HttpDeliver:
 
     def _open_session(self) -> aiohttp.ClientSession:
         if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=_Connector(limit=0, keepalive_timeout=KEEP_ALIVE_S, ttl_dns_cache=DNS_TTL_S),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                timeout=aiohttp.ClientTimeout(total=None),  # ours is around the whole call
-                skip_auto_headers=("Accept", "Accept-Encoding", "User-Agent"),
-                trust_env=False,
-                auto_decompress=False,  # see _decompressed
-            )
+            self._session = _session(_Connector())
         return self._session
+
+    def _open_guarded(self) -> aiohttp.ClientSession:
+        if self._guarded is None:
+            connector = _Connector(
+                resolver=GuardedResolver(self._targets, self._look_up),
+                socket_factory=partial(open_socket, self._targets),
+                ssl=self._callback_tls or True,
+            )
+            self._guarded = _session(connector, "Content-Type")
+        return self._guarded
+
+
+def _session(connector: "_Connector", *not_added: str) -> aiohttp.ClientSession:
+    session = aiohttp.ClientSession(
+        connector=connector,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        timeout=aiohttp.ClientTimeout(total=None),  # ours is around the whole call
+        skip_auto_headers=("Accept", "Accept-Encoding", "User-Agent", *not_added),
+        trust_env=False,
+        auto_decompress=False,  # see _decompressed
+    )
+    # aiohttp sends GET, HEAD, PUT and DELETE a second time by itself when a connection ends over them. An attempt is
+    # one request. There is no public place for that either; its own test server sets it, and our tests hold it.
+    session._retry_connection = False
+    return session
 
 
 @asynccontextmanager
@@ -145,7 +187,7 @@ class _Connector(aiohttp.TCPConnector):
     """A connector whose connections are bounded. aiohttp has no public place for that; the tests hold it."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
+        super().__init__(limit=0, keepalive_timeout=KEEP_ALIVE_S, ttl_dns_cache=DNS_TTL_S, **options)
         factory: Any = partial(_Protocol, loop=self._loop)
         self._factory = factory
 

@@ -7,18 +7,21 @@ that there is one way in which anything is ever decided.
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, Final
 
 import msgspec
 import structlog
 
 from timerd import __version__
+from timerd.callbacks import CallbackDeliveries
 from timerd.engine.answer import Accepted, Failed, Limits, read_answer
 from timerd.engine.batch import Batch, answer_bytes_max, batch_id, encode_body, plain_headers
-from timerd.engine.dispatcher import Dispatcher, PauseType, Post, SendSettle, SendTake
+from timerd.engine.callback import is_request
+from timerd.engine.command import PauseType, Post, SendSettle, SendTake, Sort
+from timerd.engine.dispatcher import Dispatcher
 from timerd.engine.effect import Effect, Ready, Settled, Taken
-from timerd.engine.message import BodyLost, ItemResult, Message
+from timerd.engine.message import BodyLost, ItemResult, Message, Settle
 from timerd.engine.now import Now
 from timerd.engine.ring import RingTable, slot_of
 from timerd.engine.settings import Settings
@@ -73,6 +76,9 @@ class Dispatch:
         self._idle = asyncio.Event()
         self._overdue_since: int | None = None
         self._troubles = Troubles()
+        self._callbacks = CallbackDeliveries(
+            self._dispatcher, log, deliver, clock, self._limits, random, self._troubles, self._lags, self._pump
+        )
 
     # ---- what the runner calls
 
@@ -99,7 +105,7 @@ class Dispatch:
 
     def set_types(self, types: Mapping[str, TimerType]) -> None:
         """Types have changed."""
-        self._types = types
+        self._types = self._callbacks.types = types
         self._dispatcher.set_types(types)
         self._runner.ring()
 
@@ -171,43 +177,55 @@ class Dispatch:
                     case SendTake(shard, take):
                         self._runner.send_ahead(shard, take)
                     case SendSettle(shard, settle):
+                        if not isinstance(settle, Settle):
+                            self._runner.send_ahead(shard, settle, 64 + SETTLE_BYTES * len(settle.fired))
+                            continue
                         if settle.batch_no not in sizes:
                             sizes[settle.batch_no] = self._settle_bytes(settle.results)
                         self._runner.send_ahead(shard, settle, sizes[settle.batch_no])
                     case Post(batch):
-                        self._start(batch)
+                        self._start(self._attempt(batch))
+                    case Sort(batch):
+                        self._start(self._sort(batch))
                     case PauseType(name, reason):
                         self._pause(name, reason)
 
-    def _start(self, batch: Batch) -> None:
-        task = asyncio.get_running_loop().create_task(self._run(batch))
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
 
-    async def _run(self, batch: Batch) -> None:
-        try:
-            await self._attempt(batch)
-        except Exception as error:
-            # Nothing a target does raises here: this is a fault of ours, and the batch's outcome is not known.
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            # Nothing a target does raises here: this is a fault of ours, and what was delivered has no known outcome.
             self._fail(error)
+
+    async def _sort(self, batch: Batch) -> None:
+        for timer, request in await self._callbacks.sort(batch):
+            self._start(self._callbacks.send(batch, timer, request))
 
     async def _attempt(self, batch: Batch) -> None:
         bodies = None
         if apart := [timer for timer in batch.timers if timer.payload.__class__ is BodyRef]:
             batch, bodies = await self._with_bodies(batch, apart)
-            if not batch.timers:
-                self._dispatcher.emptied(batch.batch_no)
-                self._runner.ring()
-                return
-        now = self._clock.now()
         type = self._types.get(batch.type)
         if type is None:
-            self._dispatcher.answered(now, batch.batch_no, REMOVED, self._random())
+            self._dispatcher.answered(self._clock.now(), batch.batch_no, REMOVED, self._random())
             self._runner.ring()
             return
+        request = build_request(type, batch, self._clock.now(), bodies) if batch.timers else None
+        # A request's first byte is in no ASCII, so most batches need no closer look.
+        if request is not None and not request.body.isascii() and (misfits := _requests(batch, bodies)):
+            batch = await self._without(batch, misfits, "it holds a request and no payload")
+            request = build_request(type, batch, self._clock.now(), bodies) if batch.timers else None
+        if request is None:
+            self._dispatcher.emptied(batch.batch_no)
+            self._runner.ring()
+            return
+        now = self._clock.now()
         if not batch.tried_at:
             self._lags.setdefault(batch.type, LagSamples()).add(now.boot_ms // 1000, now.wall_ms, batch.timers)
-        request = build_request(type, batch, now, bodies)
         answer = await self._deliver.post(request)
         now = self._clock.now()
         outcome = read_answer(
@@ -236,21 +254,22 @@ class Dispatch:
         bodies = {timer.id: body for timer, body in zip(apart, data, strict=True) if body is not None}
         lost = [timer for timer, body in zip(apart, data, strict=True) if body is None]
         if lost:
-            log.error("bodies_lost", type=batch.type, timers=len(lost))
-            await self._bury(batch.batch_no, lost)
-            gone = {timer.id for timer in lost}
-            batch = msgspec.structs.replace(batch, timers=[t for t in batch.timers if t.id not in gone])
+            batch = await self._without(batch, lost, "its payload can't be read")
         return batch, bodies
 
-    async def _bury(self, batch_no: int, lost: Sequence[Timer]) -> None:
+    async def _without(self, batch: Batch, lost: Sequence[Timer], why: str) -> Batch:
+        """Bury members of a batch that can't be sent; the rest of it."""
+        log.error("timers_not_sent", type=batch.type, timers=len(lost), reason=why)
         by_shard: dict[int, list[tuple[str, int]]] = {}
         for timer in lost:
             by_shard.setdefault(self._table.shards[slot_of(timer.id)], []).append((timer.id, timer.generation))
         for shard, timers in by_shard.items():
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            message: Message = BodyLost(batch_no, timers, "its payload can't be read", future.set_result)
+            message: Message = BodyLost(batch.batch_no, timers, why, future.set_result)
             self._runner.send_ahead(shard, message)
             await future
+        gone = {timer.id for timer in lost}
+        return msgspec.structs.replace(batch, timers=[t for t in batch.timers if t.id not in gone])
 
     async def _store_payloads(self, batch: Batch, outcome: Accepted) -> Accepted:
         """Put large payloads of re-arms apart; those that the disk has no room for are retries.
@@ -288,6 +307,11 @@ class Dispatch:
         return SETTLE_BYTES * len(results) + sum(
             len(r.payload) for r in results.values() if isinstance(r.payload, bytes)
         )
+
+
+def _requests(batch: Batch, bodies: Mapping[str, bytes] | None) -> list[Timer]:
+    """Members that carry a callback's request: dead letters of a type that was one of callbacks when they died."""
+    return [t for t in batch.timers if is_request(bodies[t.id] if bodies and t.id in bodies else t.payload)]
 
 
 def build_request(type: TimerType, batch: Batch, now: Now, bodies: Mapping[str, bytes] | None) -> Request:

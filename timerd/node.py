@@ -240,7 +240,7 @@ class Node:
         self, type: TimerType, keep_secrets: bool, expires_at: int | None
     ) -> tuple[TimerType, bool] | Refused:
         """Put a type; (what stands now, whether it is new)."""
-        return self._expired(expires_at) or await self._types.put(type, keep_secrets)
+        return self._expired(expires_at) or await self._types.put(type, keep_secrets, partial(self._live, type.name))
 
     async def set_type_state(self, name: str, state: str, expires_at: int | None) -> TimerType | Refused:
         """Pause or resume."""
@@ -248,12 +248,11 @@ class Node:
 
     async def delete_type(self, name: str, expires_at: int | None) -> Refused | None:
         """Delete a type that no timer lives of. Arms of it are refused from the first moment on."""
+        return self._expired(expires_at) or await self._types.delete(name, partial(self._live, name))
 
-        async def live() -> int:
-            tallies: list[ShardTally] = await self._ask_all(lambda token: Tally(token))
-            return sum(tally.types[name].live for tally in tallies if name in tally.types)
-
-        return self._expired(expires_at) or await self._types.delete(name, live)
+    async def _live(self, type: str) -> int:
+        tallies: list[ShardTally] = await self._ask_all(lambda token: Tally(token))
+        return sum(tally.types[type].live for tally in tallies if type in tally.types)
 
     def _types_changed(self, types: Mapping[str, TimerType]) -> None:
         self._tell_types(types)

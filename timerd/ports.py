@@ -175,7 +175,7 @@ class Catalog(Protocol):
 
 
 class Request(msgspec.Struct, frozen=True):
-    """One HTTP POST to a target."""
+    """One HTTP request to a target."""
 
     url: str
     headers: Mapping[str, str]
@@ -184,6 +184,9 @@ class Request(msgspec.Struct, frozen=True):
     """For the whole exchange."""
     answer_bytes_max: int
     """An answer's body is read up to here."""
+    method: str = "POST"
+    guarded: bool = False
+    """The target was named by a caller, not by the operator: only addresses that are allowed are connected to."""
 
     def __repr__(self) -> str:
         return masked_repr(self, "headers", "body")
@@ -199,12 +202,13 @@ class Answer(msgspec.Struct, frozen=True):
     overlong: bool = False
     """The body went on behind `answer_bytes_max`."""
     error: str | None = None
-    """connect: no connection was made, nothing was sent. timeout | lost: it may have arrived."""
+    """connect: no connection was made, nothing was sent. timeout | lost: it may have arrived. forbidden: a guarded
+    request to an address that is not allowed; nothing was sent."""
     detail: str = ""
 
 
 class Deliver(Protocol):
-    """One attempt of one batch."""
+    """One attempt of one batch, or of one callback."""
 
     async def post(self, request: Request) -> Answer:
         """Never raises for what the target does; a cancelled call closes its connection."""

@@ -14,6 +14,7 @@ import random
 import resource
 import signal
 import socket
+import ssl
 from collections.abc import Iterator, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TextIO, cast
@@ -28,6 +29,7 @@ from timerd import boot, dev, listening
 from timerd.clock import SystemClock
 from timerd.config import Config, ConfigError
 from timerd.deliver import HttpDeliver
+from timerd.engine.address import Targets, parse_network
 from timerd.engine.errors import (
     CatalogFull,
     CorruptLog,
@@ -100,10 +102,11 @@ def run(config: Config, *, virtual: bool = False) -> int:
         if not (Path(config.data) / CATALOG).exists():
             listening.check_reach(config)  # before anything is made; else once the catalogue says what keys it has
         settings, api_settings = _settings(config)
+        deliver = HttpDeliver(api_settings.targets, _callback_tls(config))
     except ConfigError as error:
         return _refuse(EXIT_CONFIG, str(error))
     try:
-        return uvloop.run(_serve(config, settings, api_settings, virtual))
+        return uvloop.run(_serve(config, settings, api_settings, deliver, virtual))
     except DirectoryLocked as error:
         return _refuse(EXIT_LOCKED, str(error))
     except Unreadable as error:
@@ -172,8 +175,23 @@ def _settings(config: Config) -> tuple[Settings, ApiSettings]:
         max_bodies_in_progress_bytes=max(256 << 20, config.max_body),
         max_payload_bytes=config.max_payload,
         max_horizon_ms=horizon_ms,
+        targets=Targets([parse_network(network) for network in config.callback_allow]),
     )
     return settings, api_settings
+
+
+def _callback_tls(config: Config) -> ssl.SSLContext:
+    """What callbacks trust and show over TLS. Raises ConfigError."""
+    context = ssl.create_default_context()
+    try:
+        if config.callback_ca is not None:
+            context.load_verify_locations(config.callback_ca)
+        if config.callback_cert is not None:
+            context.load_cert_chain(config.callback_cert, config.callback_key)
+    except (OSError, ValueError) as error:
+        given = config.callback_cert if config.callback_ca is None else config.callback_ca
+        raise ConfigError(f"--callback-ca or --callback-cert, {given}: {error}") from None
+    return context
 
 
 class _Server(uvicorn.Server):
@@ -209,7 +227,9 @@ def _raise_descriptor_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-async def _serve(config: Config, settings: Settings, api_settings: ApiSettings, virtual: bool) -> int:
+async def _serve(
+    config: Config, settings: Settings, api_settings: ApiSettings, deliver: HttpDeliver, virtual: bool
+) -> int:
     _raise_descriptor_limit()
     listener = listening.bind(config)
     directory = Path(config.data)
@@ -225,7 +245,7 @@ async def _serve(config: Config, settings: Settings, api_settings: ApiSettings, 
     catalog = await SqliteCatalog.open(directory / CATALOG)
     try:
         listening.check_reach(config, len(await catalog.keys()))
-        node = await boot.start(settings, file_log, catalog, clock, HttpDeliver(), random.random)
+        node = await boot.start(settings, file_log, catalog, clock, deliver, random.random)
         await _put_types(node, config)
         turner = None
         if isinstance(clock, VirtualClock):

@@ -59,7 +59,7 @@ class _Door:
             settings.body_grace_ms,
             settings.body_bytes_per_s,
         )
-        items = Items(lambda: service.types, settings.max_horizon_ms, settings.max_payload_bytes)
+        items = Items(lambda: service.types, settings.max_horizon_ms, settings.max_payload_bytes, settings.targets)
         self._arms = Arms(service, items, intake)
         self._surface = _surface(service, intake, self._access, self._failures, turner)
 

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 
 from fastapi import APIRouter, Request, Response
-from msgspec import UNSET, Raw, UnsetType
+from msgspec import UNSET, UnsetType
 
 from timerd.engine.instant import format_instant
 from timerd.engine.message import Refused, TimerView
@@ -21,7 +21,7 @@ from timerd_api.schema import (
     ReplayAnswer,
 )
 from timerd_api.service import Service
-from timerd_api.timers import checked_ids
+from timerd_api.timers import checked_ids, payload_shown, request_shown
 from timerd_api.turns import Turns
 from timerd_api.values import TYPE_NAME_FAULT, Query, expires_at, is_type_name
 
@@ -40,7 +40,8 @@ def dead_letter(view: TimerView) -> DeadLetter:
         attempts=view.attempt,
         last_error=view.last_error or "",
         died_at=format_instant(view.died_at),
-        payload=UNSET if view.payload is None else Raw(view.payload),
+        payload=payload_shown(view.payload),
+        request=request_shown(view.payload),
     )
 
 

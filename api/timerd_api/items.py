@@ -16,6 +16,8 @@ from typing import Any, Final
 
 import msgspec
 
+from timerd.engine.address import Targets
+from timerd.engine.callback import encode_request
 from timerd.engine.instant import parse_duration, parse_instant
 from timerd.engine.message import Condition
 from timerd.engine.now import Now
@@ -31,6 +33,7 @@ from timerd_api.problem import (
     faulty,
     pointer_token,
 )
+from timerd_api.requests import callback_request
 from timerd_api.schema import NO_PAYLOAD, ArmBody, ArmItem, ArmRequest, PlainRequest, RawRequest
 from timerd_api.values import TYPE_NAME_FAULT, id_fault, ids_are_plain, is_type_name
 
@@ -50,10 +53,13 @@ _PACKED_BYTES_MAX: Final = 9  # times its JSON: what MessagePack writes in nine 
 class Items:
     """Reads items, given the types there are, the time it is, and the limits."""
 
-    def __init__(self, types: Callable[[], Mapping[str, TimerType]], horizon_ms: int, payload_bytes_max: int) -> None:
+    def __init__(
+        self, types: Callable[[], Mapping[str, TimerType]], horizon_ms: int, payload_bytes_max: int, targets: Targets
+    ) -> None:
         self._types = types
         self._horizon_ms = horizon_ms
         self._payload_bytes_max = payload_bytes_max
+        self._targets = targets
 
     def read(self, body: bytes, packed: bool, now: Now) -> Wanted:
         """The timers of a whole request. Raises Problem."""
@@ -115,7 +121,7 @@ class Items:
             return None
         types = self._types()
         names = {item.type for item in items}
-        if not names <= types.keys():
+        if not names <= types.keys() or any(types[name].kind == "callback" for name in names):
             return None
         fire_ats = _all_instants([item.fire_at for item in items])
         if fire_ats is None or max(fire_ats) > now.wall_ms + self._horizon_ms:
@@ -146,7 +152,11 @@ class Items:
             faults.append(Fault(f"{at}/type", _unknown(item.type), UNKNOWN_TYPE))
         fire_at = self._fire_at(item, at, now, faults)
         payload: bytes | None = None
-        if isinstance(item.payload, msgspec.Raw):
+        if type is not None and type.kind == "callback":
+            payload = self._request(item, at, packed, faults)
+        elif type is not None and not isinstance(item.request, msgspec.UnsetType):
+            faults.append(Fault(f"{at}/request", f"is not for type {item.type}: a processor's timers have a payload"))
+        elif isinstance(item.payload, msgspec.Raw):
             try:
                 payload = self._json_of(item.payload, f"{at}/payload") if packed else bytes(item.payload)
                 if len(payload) > self._payload_bytes_max:
@@ -156,6 +166,25 @@ class Items:
         if type is None or len(faults) > before:
             return None
         return Timer(fire_at, 0, id, type.name, payload)
+
+    def _request(self, item: ArmBody, at: str, packed: bool, faults: list[Fault]) -> bytes | None:
+        """The request of a callback, as it is kept; None after a fault."""
+        if item.payload is not msgspec.UNSET:
+            faults.append(Fault(f"{at}/payload", f"is not for type {item.type}: a callback has a request"))
+        if isinstance(item.request, msgspec.UnsetType):
+            faults.append(Fault(f"{at}/request", "is missing: the type is of kind callback"))
+            return None
+
+        def json_of(raw: msgspec.Raw, pointer: str) -> bytes:
+            return self._json_of(raw, pointer) if packed else bytes(raw)
+
+        try:
+            at = f"{at}/request"
+            request = callback_request(item.request, at, self._targets, self._payload_bytes_max, json_of, faults)
+        except _Unfit as unfit:
+            faults.append(unfit.fault)
+            return None
+        return None if request is None else encode_request(request)
 
     def _json_of(self, packed: msgspec.Raw, at: str) -> bytes:
         """A MessagePack payload as JSON. The encoder alone would write NaN as null and bytes as a string."""

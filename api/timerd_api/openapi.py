@@ -70,7 +70,7 @@ _LIST: Final = (
 )
 _NEXT: Final = (_TYPE, _SIZE._replace(name="limit", description="at most so many"))
 _WRITE: Final = ("expired", "storage-full", "overloaded")
-_ARM: Final = ("validation", "unknown-type", "horizon-exceeded", *_WRITE)
+_ARM: Final = ("validation", "unknown-type", "horizon-exceeded", "target-forbidden", *_WRITE)
 
 CALLS: Final = (
     Call("post", "/v1/timers", "Arm timers, all or none", {200: schema.ArmAnswer}, schema.ArmRequest,
@@ -90,7 +90,8 @@ CALLS: Final = (
     Call("get", "/v1/types", "List types", {200: schema.TypeList}),
     Call("get", "/v1/types/{name}", "Show a type", {200: schema.TypeItem}, problems=("type-not-found",)),
     Call("put", "/v1/types/{name}", "Put a type in place of what was there",
-         {200: schema.TypeItem, 201: schema.TypeItem}, schema.TypeBody, (_EXPIRES,), ("validation", *_WRITE)),
+         {200: schema.TypeItem, 201: schema.TypeItem}, schema.TypeBody, (_EXPIRES,),
+         ("validation", "type-in-use", *_WRITE)),
     Call("delete", "/v1/types/{name}", "Remove a type", {204: None}, None, (_EXPIRES,),
          ("type-not-found", "type-in-use", *_WRITE)),
     Call("post", "/v1/types/{name}:pause", "Let its timers wait", {200: schema.TypeItem}, None, (_EXPIRES,),
@@ -138,6 +139,30 @@ DELIVERY: Final = Call(
         Parameter("User-Agent", "timerd/<version>", TEXT, "header"),
     ),
 )  # fmt: skip
+# And the requests that timers of kind callback carry. Their path, method and body are the caller's.
+CALLBACK: Final = Call(
+    "post", "callback", "The request of a callback, sent as it was armed, with these headers added", {},
+    parameters=(
+        *(parameter for parameter in DELIVERY.parameters if parameter.name.startswith("webhook-t")),
+        Parameter("webhook-id", "the same in every attempt of the same generation", TEXT, "header"),
+        Parameter("webhook-signature", "v1,<base64>, one a secret, space separated; when the type has secrets "
+                  "(Standard Webhooks)", TEXT, "header"),
+        Parameter("Timerd-Timer-Id", "the timer's id; what is no printable ASCII, and %, is percent-encoded", TEXT,
+                  "header"),
+        Parameter("Timerd-Generation", "which arm of the id it is", TEXT, "header"),
+        Parameter("Timerd-Attempt", "counts the deliveries of this generation", TEXT, "header"),
+        Parameter("Timerd-Possible-Duplicate", "true when an earlier attempt may have arrived", TEXT, "header"),
+    ),
+)  # fmt: skip
+_CALLBACK_OUTCOMES: Final = {
+    "2XX": "Done, whatever the body says",
+    "3XX": "A failure; a redirect is never followed",
+    "410": "The timer is a dead letter at once",
+    "429": "A failure. With Retry-After: nothing goes to this host before then",
+    "503": "As 429, and a sign that the host is down, as 502 and 504 are",
+    "default": "A failure: tried again with backoff; each attempt counts. Timerd-No-Retry: true makes the timer a dead "
+    "letter at once",
+}
 _OUTCOMES: Final = {
     "2XX": "The batch is taken. With no body, an empty object, or a body that does not claim to be JSON: all fired. "
     "One that claims to be JSON and can't be read, has another shape or is too long is a failure",
@@ -187,7 +212,10 @@ def document(*, virtual: bool = False) -> dict[str, Any]:
         },
         "security": [{"key": []}, {}],
         "paths": paths,
-        "webhooks": {DELIVERY.path: {DELIVERY.method: _delivery()}},
+        "webhooks": {
+            DELIVERY.path: {DELIVERY.method: _delivery()},
+            CALLBACK.path: {CALLBACK.method: _callback()},
+        },
         "components": {
             "schemas": dict(sorted(components.items())),
             "securitySchemes": {
@@ -256,10 +284,19 @@ def _delivery() -> dict[str, Any]:
     answer = {JSON: {"schema": {"$ref": "#/components/schemas/DeliveryAnswer"}}}
     responses: dict[str, Any] = {status: {"description": text} for status, text in _OUTCOMES.items()}
     responses["2XX"]["content"] = answer
+    return {**operation, "responses": _with_hints(responses)}
+
+
+def _callback() -> dict[str, Any]:
+    responses: dict[str, Any] = {status: {"description": text} for status, text in _CALLBACK_OUTCOMES.items()}
+    return {**_operation(CALLBACK), "responses": _with_hints(responses)}
+
+
+def _with_hints(responses: dict[str, Any]) -> dict[str, Any]:
     for status in ("429", "503"):
         responses[status]["headers"] = {"Retry-After": _RETRY_AFTER}
     responses["default"]["headers"] = {"Timerd-No-Retry": _NO_RETRY}
-    return {**operation, "responses": responses}
+    return responses
 
 
 def _operation_id(call: Call) -> str:

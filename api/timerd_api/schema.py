@@ -12,6 +12,7 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 
 from timerd.engine.secrecy import masked_repr
 from timerd.engine.timer import MAX_GENERATION
+from timerd_api.request_schema import RequestBody, RequestItem
 
 ITEMS_MAX: Final = 10_000
 PAGE_SIZE_MAX: Final = 1_000
@@ -63,7 +64,10 @@ class ArmBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_def
         ]
         | UnsetType
     ) = UNSET
-    payload: Payload | UnsetType = UNSET
+    payload: Annotated[Payload, Meta(description="for a type of kind processor: any JSON")] | UnsetType = UNSET
+    request: (
+        Annotated[RequestBody, Meta(description="for a type of kind callback, in place of payload")] | UnsetType
+    ) = UNSET
     mode: Mode = "replace"
     if_generation: (
         Annotated[
@@ -149,6 +153,7 @@ class TimerItem(msgspec.Struct, omit_defaults=True):
     updated_at: Instant
     shard: int
     payload: Payload | UnsetType = UNSET
+    request: RequestItem | UnsetType = UNSET
     last_error: str | UnsetType = UNSET
     next_attempt_at: Instant | UnsetType = UNSET
 
@@ -199,10 +204,18 @@ class NoBody(msgspec.Struct, forbid_unknown_fields=True):
 class RetryBody(msgspec.Struct, forbid_unknown_fields=True):
     """How failed timers are tried again. `max_attempts` 0 = no limit."""
 
-    max_attempts: Annotated[
-        int,
-        Meta(ge=0, le=1_000_000, description="counted failures after which a timer is a dead letter; 0 = no limit"),
-    ] = 0
+    max_attempts: (
+        Annotated[
+            int,
+            Meta(
+                ge=0,
+                le=1_000_000,
+                description="counted failures after which a timer is a dead letter; 0 = no limit. Left out, it is 0, "
+                "and 10 for a type of kind callback",
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
     min_backoff: Annotated[Duration, Meta(description="the wait after a first failure; 1ms to 7d")] = "1s"
     max_backoff: Annotated[
         Duration, Meta(description="the longest wait, and between probes of a target that is down; 1ms to 7d")
@@ -229,11 +242,13 @@ class MisfireBody(msgspec.Struct, forbid_unknown_fields=True):
 class TypeBody(msgspec.Struct, forbid_unknown_fields=True):
     """A timer type. What is left out takes its default; secrets that are left out stay."""
 
-    url: Annotated[str, Meta(max_length=2048, description="where batches are POSTed: http or https")] | UnsetType = (
-        UNSET
-    )
+    url: (
+        Annotated[str, Meta(max_length=2048, description="where batches are POSTed: http or https; not with callback")]
+        | UnsetType
+    ) = UNSET
     kind: Annotated[
-        str, Meta(description="in this version processor alone", extra_json_schema={"enum": ["processor"]})
+        Literal["processor", "callback"],
+        Meta(description="processor: batches to one url. callback: each timer has a request of its own"),
     ] = "processor"
     batch_size: Annotated[int, Meta(ge=1, le=10_000, description="the most timers in one POST")] = 800
     max_lag: Annotated[
@@ -242,7 +257,7 @@ class TypeBody(msgspec.Struct, forbid_unknown_fields=True):
     request_timeout: Annotated[
         Duration, Meta(description="for one whole exchange, connecting and the answer included; 1ms to 1h")
     ] = "30s"
-    max_in_flight: Annotated[int, Meta(ge=1, le=10_000, description="POSTs under way at once")] = 16
+    max_in_flight: Annotated[int, Meta(ge=1, le=10_000, description="requests under way at once")] = 16
     max_per_second: (
         Annotated[
             float,
@@ -288,11 +303,11 @@ class MisfireItem(msgspec.Struct):
     max_per_second: float | None
 
 
-class TypeItem(msgspec.Struct):
-    """A timer type as it is shown: secrets as hints, header values masked."""
+class TypeItem(msgspec.Struct, kw_only=True):
+    """A timer type as it is shown: secrets as hints, header values masked. One of kind callback has no url."""
 
     name: TypeName
-    url: str
+    url: str | UnsetType = UNSET
     kind: str
     batch_size: int
     max_lag: str
@@ -326,6 +341,7 @@ class DeadLetter(msgspec.Struct, omit_defaults=True):
     last_error: str
     died_at: Instant
     payload: Payload | UnsetType = UNSET
+    request: RequestItem | UnsetType = UNSET
 
 
 class DeadLetterPage(msgspec.Struct, omit_defaults=True):

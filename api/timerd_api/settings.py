@@ -4,6 +4,7 @@ from typing import Final
 
 import msgspec
 
+from timerd.engine.address import Targets
 from timerd.engine.secrecy import masked_repr
 
 BODY_GRACE_MS: Final = 10_000
@@ -34,6 +35,8 @@ class ApiSettings(msgspec.Struct, frozen=True):
     """One payload, encoded as JSON."""
     max_horizon_ms: int = 3_652 * 86_400_000
     """How far ahead a timer may be armed: ten years, two or three leap days among them."""
+    targets: Targets = Targets()
+    """Which addresses callbacks may go to."""
 
     def __repr__(self) -> str:
         return masked_repr(self, "api_key")

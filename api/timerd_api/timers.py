@@ -4,14 +4,17 @@ They turn requests into calls of the service and its values into answers; every 
 """
 
 from fastapi import APIRouter, Request, Response
-from msgspec import UNSET, Raw
+from msgspec import UNSET, Raw, UnsetType
 
+from timerd.engine.callback import is_request
 from timerd.engine.instant import format_instant
 from timerd.engine.message import Filter, TimerView
 from timerd_api.access import weigh
 from timerd_api.arms import result_item
 from timerd_api.body import Form, Intake, answer, is_packed
 from timerd_api.problem import TIMER_NOT_FOUND, Fault, Problem, faulty, granted
+from timerd_api.request_schema import RequestItem
+from timerd_api.requests import request_item
 from timerd_api.schema import (
     PAGE_SIZE,
     PAGE_SIZE_MAX,
@@ -46,10 +49,21 @@ def timer_item(view: TimerView) -> TimerItem:
         created_at=format_instant(view.created_at),
         updated_at=format_instant(view.updated_at),
         shard=view.shard,
-        payload=UNSET if view.payload is None else Raw(view.payload),
+        payload=payload_shown(view.payload),
+        request=request_shown(view.payload),
         last_error=UNSET if view.last_error is None else view.last_error,
         next_attempt_at=UNSET if view.next_attempt_at is None else format_instant(view.next_attempt_at),
     )
+
+
+def payload_shown(payload: bytes | None) -> Raw | UnsetType:
+    """A payload as it is shown, unless it is a callback's request."""
+    return UNSET if payload is None or is_request(payload) else Raw(payload)
+
+
+def request_shown(payload: bytes | None) -> RequestItem | UnsetType:
+    """A callback's request as it is shown."""
+    return request_item(payload) if payload is not None and is_request(payload) else UNSET
 
 
 def checked_ids(ids: list[str]) -> list[str]:

@@ -6,10 +6,7 @@ back as a value, so that writing down what was read can't destroy what was hidde
 
 import base64
 import binascii
-import re
-from collections.abc import Callable
 from typing import Final
-from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Request, Response
 from msgspec import UNSET, UnsetType
@@ -19,10 +16,12 @@ from timerd.engine.message import Refused
 from timerd.engine.secrecy import MASK
 from timerd.engine.timer import Misfire, RetryPolicy, TimerType
 from timerd_api.body import Form, Intake, answer, is_packed
+from timerd_api.headers import CONNECTION_HEADERS, header_faults
 from timerd_api.problem import TYPE_NOT_FOUND, Fault, Problem, faulty, granted, pointer_token
 from timerd_api.schema import MisfireItem, RetryItem, TypeBody, TypeItem, TypeList
 from timerd_api.service import Service
 from timerd_api.timers import read_nothing
+from timerd_api.urls import url_fault
 from timerd_api.values import TYPE_NAME_FAULT, Query, expires_at, is_type_name, path_name
 
 _SECRET_PREFIX: Final = "whsec_"  # noqa: S105 - the public mark of a secret (Standard Webhooks), not one
@@ -32,19 +31,11 @@ _HOUR_MS: Final = 3_600_000
 _DAY_MS: Final = 24 * _HOUR_MS
 _UNITS: Final = (("d", _DAY_MS), ("h", _HOUR_MS), ("m", 60_000), ("s", 1_000), ("ms", 1))
 
-_HEADER_NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,128}")
-_HEADER_VALUE: Final = re.compile(r"[\x21-\x7e]([\t\x20-\x7e]*[\x21-\x7e])?")  # RFC 9110, and no obs-text
-_HEADER_VALUE_MAX: Final = 4096
-# What a delivery says of itself, or what the connection needs for itself.
-_OWN_HEADERS: Final = frozenset(
-    {
-        *("connection", "content-length", "content-type", "expect", "host", "idempotency-key", "keep-alive", "te"),
-        *("trailer", "transfer-encoding", "upgrade", "user-agent"),
-        *("webhook-id", "webhook-signature", "webhook-timestamp"),
-    }
-)
-_URL_SHOWN: Final = 100  # characters of a URL in a refusal
-_NO_URL_CHARACTER: Final = re.compile(r"[\x00-\x20\x7f\"<>\\^`{|}]")
+# What a delivery says of itself, beside what the connection needs.
+_OWN_HEADERS: Final = CONNECTION_HEADERS | {
+    *("content-type", "idempotency-key", "user-agent", "webhook-id", "webhook-signature", "webhook-timestamp")
+}
+_CALLBACK_ATTEMPTS: Final = 10  # by default; nobody watches one callback as an operator watches a processor
 
 
 def duration_text(ms: int) -> str:
@@ -60,7 +51,7 @@ def type_item(type: TimerType) -> TypeItem:
     retry, misfire = type.retry, type.misfire
     return TypeItem(
         name=type.name,
-        url=type.url,
+        url=UNSET if type.kind == "callback" else type.url,
         kind=type.kind,
         batch_size=type.batch_size,
         max_lag=duration_text(type.max_lag_ms),
@@ -105,18 +96,23 @@ def timer_type(name: str, body: TypeBody) -> TimerType:
             check(pointer, f"must be from {duration_text(least_ms)} to {duration_text(most_ms)}")
         return ms
 
-    if body.kind != "processor":
-        check("/kind", _only("processor", body.kind == "callback"))
+    callback = body.kind == "callback"
+    if callback:
+        check("/url", None if body.url is UNSET else "is not of a type of kind callback: each timer has its own")
+        check("/headers", "are not of a type of kind callback: each request has its own" if body.headers else None)
     elif isinstance(body.url, UnsetType):
         check("/url", "is missing")
     else:
-        check("/url", _url_fault(body.url))
+        check("/url", url_fault(body.url))
     if body.misfire.policy != "fire":
         check("/misfire/policy", _only("fire", body.misfire.policy in ("drop", "coalesce")))
     if body.misfire.max_per_second is not None:
         check("/misfire/max_per_second", "is not available in this version")
+    attempts = body.retry.max_attempts
+    if isinstance(attempts, UnsetType):
+        attempts = _CALLBACK_ATTEMPTS if callback else 0
     retry = RetryPolicy(
-        max_attempts=body.retry.max_attempts,
+        max_attempts=attempts,
         min_backoff_ms=duration("/retry/min_backoff", body.retry.min_backoff, 1, 7 * _DAY_MS),
         max_backoff_ms=duration("/retry/max_backoff", body.retry.max_backoff, 1, 7 * _DAY_MS),
         multiplier=body.retry.multiplier,
@@ -127,7 +123,11 @@ def timer_type(name: str, body: TypeBody) -> TimerType:
     secrets = [] if isinstance(body.signing_secrets, UnsetType) else body.signing_secrets
     for index, secret in enumerate(secrets):
         check(f"/signing_secrets/{index}", _secret_fault(secret))
-    _check_headers(body.headers, check)
+    for pointer, fault in header_faults(body.headers, "/headers", _OWN_HEADERS.__contains__):
+        check(pointer, fault)
+    for header, value in body.headers.items():
+        if value == MASK:
+            check(f"/headers/{pointer_token(header)}", "is the mask of a value, not a value")
     type = TimerType(
         name=name,
         url="" if isinstance(body.url, UnsetType) else body.url,
@@ -153,25 +153,6 @@ def _only(word: str, known: bool) -> str:
     return f"is not available in this version; only {word!r} is" if known else f"must be {word!r}"
 
 
-def _url_fault(url: str) -> str | None:
-    if _NO_URL_CHARACTER.search(url):
-        return "has a character that a URL can't have"
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError as error:
-        return f"is no URL: {error}"
-    if parts.scheme not in ("http", "https"):
-        return f"must begin with http:// or https://, and is {url[:_URL_SHOWN]!r}"
-    if not parts.hostname:
-        return f"has no host: {url[:_URL_SHOWN]!r}"
-    if "@" in parts.netloc:
-        return "may not have a user or password; use headers"
-    if port == 0:
-        return "has an impossible port"
-    return None
-
-
 def _secret_fault(secret: str) -> str | None:
     if not secret.startswith(_SECRET_PREFIX):
         return f"must begin with {_SECRET_PREFIX}"
@@ -180,23 +161,6 @@ def _secret_fault(secret: str) -> str | None:
     except (binascii.Error, ValueError):
         return f"must be base64 behind {_SECRET_PREFIX}"
     return None if key else "is empty"
-
-
-def _check_headers(headers: dict[str, str], check: Callable[[str, str | None], None]) -> None:
-    seen: set[str] = set()
-    for name, value in headers.items():
-        pointer, folded = f"/headers/{pointer_token(name)}", name.lower()
-        if not _HEADER_NAME.fullmatch(name):
-            check(pointer, "is no header name")
-        elif folded in _OWN_HEADERS:
-            check(pointer, "is set by timerd itself")
-        elif folded in seen:
-            check(pointer, "is given twice")
-        elif value == MASK:
-            check(pointer, "is the mask of a value, not a value")
-        elif value and (len(value) > _HEADER_VALUE_MAX or not _HEADER_VALUE.fullmatch(value)):
-            check(pointer, "is no header value: at most 4096 printable ASCII characters, no spaces around them")
-        seen.add(folded)
 
 
 def add_routes(router: APIRouter, service: Service, intake: Intake) -> None:

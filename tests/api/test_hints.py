@@ -73,8 +73,8 @@ async def test_an_empty_list_is_a_list(client: httpx.AsyncClient) -> None:
             ["latest"],
         ),
         ("PUT", "/v1/types/t", {"url": "http://a", "state": "x"}, "/state", ["active, paused"]),
-        ("PUT", "/v1/types/t", {"url": "http://a", "kind": "x"}, "/kind", ["must be 'processor'"]),
-        ("PUT", "/v1/types/t", {"url": "http://a", "kind": "callback"}, "/kind", ["not available", "'processor'"]),
+        ("PUT", "/v1/types/t", {"url": "http://a", "kind": "x"}, "/kind", ["callback, processor"]),
+        ("PUT", "/v1/types/t", {"url": "http://a", "kind": "callback"}, "/url", ["each timer has its own"]),
         ("PUT", "/v1/types/t", {"url": "http://a", "misfire": {"policy": "x"}}, "/misfire/policy", ["must be 'fire'"]),
         (
             "PUT",

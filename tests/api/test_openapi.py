@@ -130,7 +130,6 @@ def test_the_results_described_are_those_that_are_understood() -> None:
 
 def test_what_this_version_refuses_is_not_in_it() -> None:
     schemas = openapi.document()["components"]["schemas"]
-    assert schemas["TypeBody"]["properties"]["kind"]["enum"] == ["processor"]
     assert schemas["MisfireBody"]["properties"]["policy"]["enum"] == ["fire"]
     assert schemas["MisfireBody"]["properties"]["max_per_second"]["type"] == "null"
 

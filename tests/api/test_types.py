@@ -100,7 +100,7 @@ BAD = [
     ({"url": "http://h/a b"}, "/url"),
     ({"url": "http://h/\n"}, "/url"),
     ({"url": "http://h/" + "x" * 2048}, "/url"),
-    ({"kind": "callback"}, "/kind"),
+    ({"kind": "callback"}, "/url"),
     ({"kind": "cron"}, "/kind"),
     ({"batch_size": 0}, "/batch_size"),
     ({"batch_size": 10_001}, "/batch_size"),

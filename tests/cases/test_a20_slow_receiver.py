@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.callbacks.target import Target
 from tests.support.cases import BUSY, each, millis, outside, seeded, sized
+from tests.support.hanging import Silent
 from tests.support.process import Process
 from tests.support.processor import Answer, Delivery, Processor
 
@@ -19,6 +21,8 @@ SLOW = 2_000
 SLOW_BATCH = 10
 SLOW_S = sized(30.0, 2.0)
 SLOTS = 16
+CALLBACKS = 200
+MAX_LAG_S = 2.0
 WATCHED_S = sized(180, 5)
 FAST_A_SECOND = 50
 FAST_LAG_S = 0.5
@@ -103,10 +107,31 @@ async def test_nobody_waits_for_a_slow_receiver(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 async def test_hosts_of_one_callback_type(tmp_path: Path) -> None:
-    """200 callbacks for a dead host among 200 for a good one: as long as there are no callbacks, a plain refusal."""
-    async with Process(tmp_path / "data") as timerd:
-        status, answer = await timerd.request("PUT", "/v1/types/c", {"kind": "callback"})
-        if status == 422:
-            assert answer["errors"], answer
-            pytest.skip('there are no types of kind "callback" yet, so a type has no more than one host')
-        pytest.fail('types of kind "callback" have come: 200 for a dead host must not delay 200 for a good one')
+    """200 callbacks for a dead host among 200 for a good one, all due at once: the good ones are on time."""
+
+    async def run(name: str) -> None:
+        silent = Silent()  # accepts and says nothing; or, once it has ended, refuses
+        if name == "refuses":
+            silent.end()
+        async with (
+            Target() as good,
+            Process(tmp_path / name, "--callback-allow", "127.0.0.0/8") as timerd,
+        ):
+            await timerd.put_type("c", kind="callback", max_lag=MAX_LAG_S, retry={"min_backoff": "100ms"})
+            due = time.time() + 2
+            await timerd.arm(
+                [
+                    {"id": f"{to}{n}", "type": "c", "fire_at": millis(due), "request": {"url": url}}
+                    for n in range(CALLBACKS)
+                    for to, url in (("dead", f"http://127.0.0.1:{silent.port}/"), ("good", good.url))
+                ]
+            )
+            await good.until(lambda: len(good.got) == CALLBACKS)
+            assert all(due <= got.at <= due + MAX_LAG_S + 0.25 * BUSY for got in good.got)
+            assert sorted(good.ids) == sorted(f"good{n}" for n in range(CALLBACKS))
+            stats = await timerd.stats("c")
+            assert stats["live"] == CALLBACKS
+            assert stats["in_flight"] <= SLOTS // 4
+            assert not timerd.complaints()
+
+    await each(run, ("refuses", "hangs"))

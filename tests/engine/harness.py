@@ -43,6 +43,7 @@ from timerd.engine.timer import (
     GONE,
     HELD,
     IN_FLIGHT,
+    PARKED,
     READY,
     RETRYING,
     URGENT,
@@ -72,6 +73,8 @@ class Bench:
         self.boot_ms = 5_000
         self.frames: list[tuple[int, bytes]] = []
         self.told: dict[tuple[str, int], Ready] = {}
+        self.parked: dict[tuple[str, str], int] = {}
+        """(type, key) -> how many the shard says are parked there."""
         self.effects: list[Effect] = []
         self.records: list[Record] = []
         self._lanes: dict[int, tuple[str, int]] = {}  # batch_no -> what it was taken from
@@ -93,7 +96,7 @@ class Bench:
 
     def begin(self, shard: Shard) -> None:
         self.shard = shard
-        self.told = {}
+        self.told, self.parked = {}, {}
         shard.own(self.now)
         self.turn(SetTypes(self.types))
 
@@ -133,12 +136,14 @@ class Bench:
         for effect in turn.effects:
             if isinstance(effect, Taken):
                 self.told.pop(self._lanes[effect.batch_no], None)
+            elif isinstance(effect, Ready) and effect.key:
+                self.parked[effect.type, effect.key] = effect.count
             elif isinstance(effect, Ready):
                 assert effect.count >= 0
                 self.told[effect.type, effect.limit] = effect
         self.records, self.effects = turn.records, turn.effects
         check(self.shard)
-        check_told(self.shard, self.told)
+        check_told(self.shard, self.told, self.parked)
         return turn.effects
 
     def ask(self, message: Message) -> Any:
@@ -170,13 +175,14 @@ class Bench:
     def fire_now(self, id: str) -> Any:
         return self.ask(FireNow(id, None))
 
-    def take_message(self, count: int = 1_000, type: str = "t", limit: int = 0) -> Take:
+    def take_message(self, count: int = 1_000, type: str = "t", limit: int = 0, key: str = "") -> Take:
         batch_no = len(self._lanes) + 1
-        self._lanes[batch_no] = (type, limit)
-        return Take(batch_no, type, limit, count)
+        self._lanes[batch_no] = (type, -1 if key else limit)  # what is parked is no lane
+        return Take(batch_no, type, limit, count, key)
 
-    def take(self, count: int = 1_000, type: str = "t", limit: int = 0) -> Taken:
-        (taken,) = [effect for effect in self.turn(self.take_message(count, type, limit)) if isinstance(effect, Taken)]
+    def take(self, count: int = 1_000, type: str = "t", limit: int = 0, key: str = "") -> Taken:
+        message = self.take_message(count, type, limit, key)
+        (taken,) = [effect for effect in self.turn(message) if isinstance(effect, Taken)]
         return taken
 
     def settle(self, taken: Taken, failure: WholeFailure | None = None, **results: ItemResult) -> None:
@@ -264,7 +270,7 @@ def check(shard: Shard) -> None:
         assert list(lane.dead) == [timer.id for timer in lane.dead.values()]
         assert {id(timer) for timer in lane.dead.values()} == {id(timer) for timer in mine if timer.state == DEAD}
         assert lane.retrying == sum(
-            timer.state == RETRYING or (timer.state == READY and timer.failure is not None) for timer in live
+            timer.state == RETRYING or (timer.state in (READY, PARKED) and timer.failure is not None) for timer in live
         )
         due = lane._due
         entries = [*due._overdue, *(timer for bins in due._bins for bin in bins.values() for timer in bin)]
@@ -274,7 +280,12 @@ def check(shard: Shard) -> None:
         assert len(due) == len(waiting)
         ready = [timer for timer in lane._ready if timer.state == READY]
         assert lane._ready_count == len(ready)
-        queued.update(id(timer) for timer in (*waiting, *ready, *lane._urgent.values()))
+        parking = lane._parking
+        parked = [timer for queue in parking._queues.values() for timer in queue]
+        assert parking._entries == len(parked)
+        assert parking._stale == sum(timer.state != PARKED for timer in parked)
+        assert all(parking._queues.values()), "a queue that is kept for nothing"
+        queued.update(id(timer) for timer in (*waiting, *ready, *lane._urgent.values(), *parking))
         for queue in lane._retries.values():
             again = [e[2] for e in queue.ready if e[2].state == READY and e[2].failure is e[3]]
             assert queue.ready_count == len(again)
@@ -284,8 +295,14 @@ def check(shard: Shard) -> None:
     assert queued == Counter(id(timer) for timer in timers if timer.state != DEAD), "in one queue each"
 
 
-def check_told(shard: Shard, told: dict[tuple[str, int], Ready]) -> None:
-    """What the dispatcher was told is what a Take would get."""
+def check_told(shard: Shard, told: dict[tuple[str, int], Ready], parked: dict[tuple[str, str], int]) -> None:
+    """What the dispatcher was told is what a Take would get; of what is parked, at most."""
+    waiting = {
+        (name, key): len(queue)
+        for name, lane in shard.state.lanes.items()
+        for key, queue in lane._parking._queues.items()
+    }
+    assert {where: count for where, count in parked.items() if count} == waiting
     ready: Counter[tuple[str, int]] = Counter()
     for run in shard.state.runs:
         for timer in run.by_id.values():

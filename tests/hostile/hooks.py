@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import schemathesis
 
-IDS = [f"{type}:{n}" for type in ("poll", "mail", "dead", "slow", "again") for n in range(10)]
-NAMES = ["poll", "mail", "dead", "slow", "again"]
+NAMES = ["poll", "mail", "dead", "slow", "again", "call"]
+IDS = [f"{type}:{n}" for type in NAMES for n in range(10)]
 EXPIRES = "2035-01-01T00:00:00Z"
 KNOWN = {"id": IDS, "name": NAMES}
 
@@ -69,7 +69,7 @@ def mended(chance: random.Random, path: str, body: dict[str, Any]) -> dict[str, 
     if path.startswith("/v1/types"):
         times = ("max_lag", "request_timeout")
         body = {k: v for k, v in body.items() if k not in ("signing_secrets", "headers", "retry", "misfire", *times)}
-        return {**body, "url": "http://127.0.0.1:9/"}
+        return body if body.get("kind") == "callback" else {**body, "url": "http://127.0.0.1:9/"}
     if path == "/v1/timers":
         return {**body, "timers": [timer(chance, item) for item in body.get("timers", ()) if isinstance(item, dict)]}
     if path == "/v1/timers/{id}":
@@ -88,4 +88,12 @@ def timer(chance: random.Random, item: dict[str, Any]) -> dict[str, Any]:
     item = {k: v for k, v in item.items() if k not in ("delay", "if_generation")}
     if "id" in item and chance.random() < 0.5:
         item["id"] = chance.choice(IDS)
-    return {**item, "type": chance.choice(NAMES), "fire_at": 2_050_000_000_000 + chance.randrange(10**9)}
+    item["type"] = chance.choice(NAMES)
+    item["fire_at"] = 2_050_000_000_000 + chance.randrange(10**9)
+    if item["type"] == "call":
+        request = item.get("request")
+        kept = {k: v for k, v in request.items() if k in ("method", "body")} if isinstance(request, dict) else {}
+        item.pop("payload", None)
+        return {**item, "request": {**kept, "url": chance.choice(["https://example.com/a", "http://10.0.0.1/"])}}
+    item.pop("request", None)
+    return item

@@ -69,6 +69,11 @@ async def seed(timerd: Process, url: str) -> None:
         for type in ("poll", "mail")
         for n in range(10)
     ]
+    await timerd.put_type("call", kind="callback")
+    timers += [
+        {"id": f"call:{n}", "type": "call", "fire_at": FAR + n, "request": {"url": "https://example.com/", "json": n}}
+        for n in range(10)
+    ]
     timers += [{"id": f"{type}:{n}", "type": type, "delay": 0} for type in ("dead", "slow", "again") for n in range(10)]
     await timerd.arm(timers)
 

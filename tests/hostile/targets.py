@@ -9,8 +9,10 @@ import json
 import math
 import zlib
 from collections.abc import Callable, Hashable
+from ipaddress import ip_address
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
@@ -19,16 +21,19 @@ from tests.api.asgi import HOST, call
 from tests.api.fake_service import FakeService
 from tests.hostile.connection_target import connection
 from timerd import deliver
+from timerd.engine.address import Targets
 from timerd.engine.answer import ERROR_BYTES_MAX, Accepted, Limits, read_answer
+from timerd.engine.callback import decode_request, encode_request, is_request
 from timerd.engine.errors import CorruptLog
 from timerd.engine.instant import format_instant, parse_duration, parse_http_date, parse_instant
 from timerd.engine.now import Now
-from timerd.engine.timer import Timer
+from timerd.engine.timer import Timer, TimerType
 from timerd.pages import page_token_of, read_token
 from timerd_api import openapi
 from timerd_api.app import create_app
 from timerd_api.items import Items
 from timerd_api.problem import Problem
+from timerd_api.requests import request_item
 from timerd_api.settings import ApiSettings
 from timerd_api.values import id_fault
 from timerd_storage import body, codec, frame, recover, segment
@@ -38,9 +43,10 @@ HORIZON_MS = 3_652 * 86_400_000
 PAYLOAD_MAX = 64 * 1024
 LIMITS = Limits()
 SERVICE = FakeService()
+CALL = SERVICE.types["call"] = TimerType("call", kind="callback")
 APP = create_app(SERVICE, ApiSettings(max_body_bytes=1 << 20))
 LOOP = asyncio.new_event_loop()
-ITEMS = Items(lambda: SERVICE.types, HORIZON_MS, PAYLOAD_MAX)
+ITEMS = Items(lambda: SERVICE.types, HORIZON_MS, PAYLOAD_MAX, Targets())
 MEMBERS = frozenset({"a", "b", "é", "x" * 256})
 MEDIA_TYPES = (b"application/json", b"application/msgpack", b"application/json; charset=x", b"", b"\xff")
 
@@ -131,12 +137,34 @@ def check_timers(timers: list[Timer]) -> None:
     for timer in timers:
         assert id_fault(timer.id) is None
         timer.id.encode()
-        assert timer.type is SERVICE.types["poll"].name
+        assert timer.type is SERVICE.types[timer.type].name
         assert 0 <= timer.fire_at <= NOW.wall_ms + HORIZON_MS
-        if timer.payload is not None:
+        if timer.type == "call":
+            check_request(timer.payload)
+        elif timer.payload is not None:
             assert isinstance(timer.payload, bytes)
             assert len(timer.payload) <= PAYLOAD_MAX
             assert is_json(timer.payload)
+
+
+def check_request(payload: object) -> None:
+    """A request that can be sent as it stands, and nothing beside it."""
+    assert isinstance(payload, bytes)
+    assert is_request(payload)
+    request = decode_request(payload)
+    assert encode_request(request) == payload
+    assert len(request.body) <= PAYLOAD_MAX
+    head = "".join([request.method, request.url, *(text for header in request.headers for text in header)])
+    assert head.isascii()
+    assert head.replace("\t", " ").isprintable()
+    parts = urlsplit(request.url)
+    assert parts.hostname
+    assert "@" not in parts.netloc
+    try:
+        address = ip_address(parts.hostname)
+    except ValueError:
+        return
+    assert address.is_global, "an address that is not public was taken"
 
 
 def refusal(problem: Problem) -> Hashable:
@@ -151,7 +179,7 @@ def arms_json(data: bytes) -> Hashable:
     except Problem as problem:
         return refusal(problem)
     check_timers(timers)
-    assert all(timer.payload is None or timer.payload in data for timer in timers)
+    assert all(timer.type == "call" or timer.payload is None or timer.payload in data for timer in timers)
     # The same request written by the book means the same.
     again = msgspec.json.encode({"timers": [written(timer) for timer in timers]})
     assert ITEMS.read(again, False, NOW)[0] == timers
@@ -171,7 +199,9 @@ def arms_msgpack(data: bytes) -> Hashable:
 
 def written(timer: Timer) -> dict[str, object]:
     shown: dict[str, object] = {"id": timer.id, "type": timer.type, "fire_at": timer.fire_at}
-    if isinstance(timer.payload, bytes):
+    if isinstance(timer.payload, bytes) and is_request(timer.payload):
+        shown["request"] = request_item(timer.payload)  # as it is shown it can be given
+    elif isinstance(timer.payload, bytes):
         shown["payload"] = msgspec.Raw(timer.payload)
     return shown
 
@@ -188,11 +218,12 @@ def one_call(data: bytes) -> Hashable:
     if name and value:
         headers.append((name.lower(), value))
     SERVICE.__init__()  # type: ignore[misc]
+    SERVICE.types["call"] = CALL
     answer = LOOP.run_until_complete(
         call(APP, target.method.upper(), f"{path}?{query.decode('latin-1')}", content, headers)
     )
     assert answer.status < 500, answer
-    check_timers([timer for timer in SERVICE.timers.values() if timer.type == "poll"])
+    check_timers([timer for timer in SERVICE.timers.values() if timer.type in ("poll", "call")])
     return target.path, target.method, answer.status, answer.problem if answer.status >= 400 else None
 
 
@@ -285,6 +316,11 @@ def _seeds() -> dict[str, list[bytes]]:
     ahead = b"\xff" + first[:36] + b"\1" + first[37:]  # it says that it was on disk before it was written
     arm = b'{"timers":[{"id":"a","type":"poll","fire_at":1800000000000,"payload":{"n":[1,"x"]}}]}'
     careful = b'{"timers":[{"id":"a","type":"poll","delay":"10s","mode":"keep","if_generation":0,"payload":1e3}]}'
+    hook = (
+        b'{"timers":[{"id":"a","type":"call","delay":1,"request":{"url":"http://1.2.3.4:80/a?b","method":"PUT",'
+        b'"headers":{"X-A":"b"},"json":{"n":1}}},{"id":"b","type":"call","delay":1,'
+        b'"request":{"url":"https://example.com/","body_base64":"AP8="}}]}'
+    )
     results = (
         b'{"results":[{"id":"a","status":"rearm","delay":"5s","payload":[1]},{"id":"b","status":"dead","error":"x"}]}'
     )
@@ -293,6 +329,7 @@ def _seeds() -> dict[str, list[bytes]]:
     one = b'{"type":"poll","delay":"1h","payload":{"n":1}}'
     calls += [
         bytes((0, 0)) + b"a\xfe\xfeprefer:return=minimal\xfe" + arm,
+        bytes((0, 0)) + b"a\xfe\xfe\xfe" + hook,
         bytes((0, 1)) + b"a\xfe\xfe\xfe" + msgspec.msgpack.encode(msgspec.json.decode(careful)),
         bytes((3, 0)) + b'\xfe\xfetimerd-expires:2027-01-01T00:00:00Z\xfe{"ids":["a"]}',
         bytes((5, 0)) + b'a%2Fb\xfe\xfeif-match:"5"\xfe' + one,
@@ -307,8 +344,8 @@ def _seeds() -> dict[str, list[bytes]]:
         "segment": [segment.encode_header(1, 0) + frames + bytes(100), segment.encode_header(1, 0) + bytes(100)],
         "records": [payload, other],
         "body": [body.encode("a", b"payload", body.digest_of(b"payload"))],
-        "arms-json": [arm, careful],
-        "arms-msgpack": [msgspec.msgpack.encode(msgspec.json.decode(data)) for data in (arm, careful)],
+        "arms-json": [arm, careful, hook],
+        "arms-msgpack": [msgspec.msgpack.encode(msgspec.json.decode(data)) for data in (arm, careful, hook)],
         "call": calls,
         "answer": [b"\0\0" + results, b'\0\0{"batchItemFailures":[{"itemIdentifier":"a"}]}', b"\4\0120"],
         "compressed": [b"\0" + zlib.compress(b"{}" * 50, wbits=31), b"\1" + zlib.compress(b"{}")],

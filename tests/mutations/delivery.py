@@ -139,8 +139,8 @@ PLANTED: Final = (
         "duplicates-not-flagged",
         "only retries are looked at for possible duplicates, also after an unclean end",
         "timerd/engine/settling.py",
-        "    if message.limit or state.unclean_generation:",
-        "    if message.limit:",
+        "    if message.limit or message.key or state.unclean_generation:",
+        "    if message.limit or message.key:",
         Simulator(60),
     ),
     Mutation(

@@ -2,7 +2,13 @@
 
 from typing import Final
 
-from tests.mutations import delivery, engine, recovery, storage
+from tests.mutations import callbacks, delivery, engine, recovery, storage
 from tests.mutations.mutation import Mutation
 
-ALL: Final[tuple[Mutation, ...]] = (*storage.PLANTED, *recovery.PLANTED, *engine.PLANTED, *delivery.PLANTED)
+ALL: Final[tuple[Mutation, ...]] = (
+    *storage.PLANTED,
+    *recovery.PLANTED,
+    *engine.PLANTED,
+    *delivery.PLANTED,
+    *callbacks.PLANTED,
+)

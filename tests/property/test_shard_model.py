@@ -40,6 +40,7 @@ from timerd.engine.message import (
     Revive,
     SetReserve,
     Settle,
+    SettleSome,
     SetTypes,
     Slice,
     WholeFailure,
@@ -91,6 +92,8 @@ class Entry(msgspec.Struct):
     logged: Failure | None = None
     """The failure as the log has it."""
     died_at: int = 0
+    parked: str = ""
+    """The key that it was put back under, last."""
 
     @property
     def due_at(self) -> int:
@@ -152,7 +155,7 @@ class Model:
             )
 
         entry.failure = next_failure(entry.failure)
-        entry.place = "waiting"
+        entry.place, entry.parked = "waiting", ""
         self.count(entry.type, "retried")
         if self.low:
             self.forgets = True
@@ -356,7 +359,7 @@ class ShardMachine(RuleBasedStateMachine):
             self._arm(random)
         for _ in range(random.randint(0, 3)):
             if self.model.flights:
-                (self._answer if random.random() < 0.6 else self._fail_batch)(random)
+                random.choice([self._answer, self._answer, self._fail_batch, self._settle_some])(random)
                 self._maybe_end_turn(random)
 
     @rule(random=chance)
@@ -366,19 +369,24 @@ class ShardMachine(RuleBasedStateMachine):
     def _take(self, random: Random) -> None:
         count = random.randint(1, 4)
         self.end_turn()
-        lanes = sorted(key for key, said in self.bench.told.items() if said.count)
-        name, limit = random.choice(lanes or [("p", 0), ("q", 4)])
+        lanes = sorted((*key, "") for key, said in self.bench.told.items() if said.count)
+        lanes += sorted((name, 0, key) for (name, key), count in self.bench.parked.items() if count)
+        name, limit, key = random.choice(lanes or [("p", 0, ""), ("q", 4, ""), ("q", 0, "k")])
         told = self.bench.told.get((name, limit))
-        self.bench.step(message := self.bench.take_message(count, name, limit))
+        self.bench.step(message := self.bench.take_message(count, name, limit, key))
         (taken,) = [effect for effect in self.end_turn() if isinstance(effect, Taken)]
-        assert len(taken.timers) == min(count, told.count if told else 0)
+        if key:
+            assert len(taken.timers) <= count
+            assert {self.model.entries[timer.id].parked for timer in taken.timers} <= {key}
+        else:
+            assert len(taken.timers) == min(count, told.count if told else 0)
         members = []
         for timer in taken.timers:
             entry = self.model.entries[timer.id]
             assert (entry.generation, entry.type, entry.place) == (timer.generation, name, "waiting")
             assert not self.model.open(timer.id), "in two open deliveries"
             if entry.failure:
-                assert limit == entry.failure.limit
+                assert key or limit == entry.failure.limit
                 assert entry.failure.since + entry.failure.gap_ms <= self.bench.boot_ms
             else:
                 assert limit == 0
@@ -388,7 +396,7 @@ class ShardMachine(RuleBasedStateMachine):
                 entry.generation <= self.model.unclean_generation and entry.fire_at <= self.model.unclean_at
             )
             assert (timer.id in taken.flagged) == repeat
-            entry.place = "flight"
+            entry.place, entry.parked = "flight", ""
             members.append((timer.id, timer.generation))
         self.model.flights[message.batch_no] = (name, members)
         self.sync()
@@ -437,19 +445,19 @@ class ShardMachine(RuleBasedStateMachine):
             match results.get(id):
                 case ItemResult("retry") as result:
                     limit = TYPES[name].batch_size if name in TYPES else 1
-                    self._fail_alone(id, result.error, limit, jitter, False)
+                    self._fail_alone(id, result.error, limit, jitter, False, 1)
                 case ItemResult("dead") as result:
                     model.bury(id, self.bench.wall_ms, result.error, True)
         self.send(Settle(batch_no, jitter, results))
 
-    def _fail_alone(self, id: str, error: str, limit: int, jitter: float, unknown: bool) -> None:
+    def _fail_alone(self, id: str, error: str, limit: int, jitter: float, unknown: bool, least_gap_ms: int) -> None:
         entry = self.model.entries[id]
         policy = TYPES[entry.type].retry if entry.type in TYPES else RetryPolicy()
         counted = (entry.failure.counted if entry.failure else 0) + 1
         if policy.max_attempts and counted >= policy.max_attempts:
             self.model.bury(id, self.bench.wall_ms, error, True, unknown)
             return
-        gap_ms = max(1, round(backoff_ms(policy, counted) * jitter))
+        gap_ms = max(least_gap_ms, round(backoff_ms(policy, counted) * jitter))
         if entry.failure and entry.failure.limit:
             limit = min(limit, entry.failure.limit)
         self.model.retry(id, gap_ms, limit, True, unknown, error, self.bench.boot_ms)
@@ -472,13 +480,65 @@ class ShardMachine(RuleBasedStateMachine):
             if kind == "bury":
                 model.bury(id, self.bench.wall_ms, "down", True, unknown)
             elif kind == "counted":
-                self._fail_alone(id, "down", limit, 1.0, unknown)
+                self._fail_alone(id, "down", limit, 1.0, unknown, 50)
             else:
                 model.retry(id, 50, limit, False, unknown, "down", self.bench.boot_ms)
         if len(current) < len(members):
             model.count(name, "superseded", len(members) - len(current))
         failure = WholeFailure("down", 50, limit, kind == "counted", unknown, kind == "bury")
         self.send(Settle(batch_no, 1.0, failure=failure))
+
+    @precondition(lambda self: self.model.flights)
+    @rule(random=chance)
+    def settle_some(self, random: Random) -> None:
+        self._settle_some(random)
+        self._maybe_end_turn(random)
+
+    def _settle_some(self, random: Random) -> None:
+        """Some members of a batch end, each in its own way; some are put back; the others stay in flight."""
+        model = self.model
+        batch_no = random.choice(sorted(model.flights))
+        name, members = model.flights[batch_no]
+        chosen = [member for member in members if random.random() < 0.7]
+        current = model.current(chosen)
+        fired: list[str] = []
+        failed: list[tuple[str, WholeFailure]] = []
+        parked: dict[str, list[str]] = {}
+        superseded = 0
+        for id, _ in chosen:
+            way = random.choice(["fired", "failed", "uncounted", "buried", "parked", "parked"])
+            if way == "fired":
+                fired.append(id)
+            elif way == "parked":
+                key = random.choice(["k", "l"])
+                parked.setdefault(key, []).append(id)
+                if id in current:
+                    entry = model.entries[id]
+                    entry.place, entry.parked = "waiting", key if entry.fire_at <= self.bench.wall_ms else ""
+                continue
+            else:
+                counted, bury, attempted = way == "failed", way == "buried", random.random() < 0.5
+                failed.append((id, WholeFailure(way, 70, 3, counted, False, bury, attempted)))
+            superseded += id not in current
+        for id in current:
+            if id in fired:
+                model.leave(id, "fired")
+        for id, failure in sorted(failed, key=lambda each: [f for _, f in failed].index(each[1])):
+            if id not in current:
+                continue
+            if failure.bury:
+                model.bury(id, self.bench.wall_ms, failure.error, failure.attempted)
+            elif failure.counted:
+                self._fail_alone(id, failure.error, 3, 1.0, False, 70)
+            else:
+                model.retry(id, 70, 3, False, False, failure.error, self.bench.boot_ms)
+        if superseded:
+            model.count(name, "superseded", superseded)
+        if left := [member for member in members if member not in chosen]:
+            model.flights[batch_no] = (name, left)
+        else:
+            del model.flights[batch_no]
+        self.send(SettleSome(batch_no, 1, 1.0, fired, failed, parked))
 
     @precondition(lambda self: self.model.flights)
     @rule(random=chance)
@@ -523,6 +583,9 @@ class ShardMachine(RuleBasedStateMachine):
         self.end_turn()
         self.bench.wall_us += ms * 1000
         self.bench.boot_ms += max(0, ms)
+        for entry in self.model.entries.values():
+            if entry.fire_at > self.bench.wall_ms:
+                entry.parked = ""  # what is not due any more waits for its time, and not for its key
         self.end_turn()
 
     @rule(random=chance)
@@ -596,6 +659,7 @@ class ShardMachine(RuleBasedStateMachine):
         for entry in model.entries.values():
             if entry.place == "flight":
                 entry.place = "waiting"
+            entry.parked = ""
             entry.failure = deepcopy(entry.logged)
             if entry.failure:
                 entry.failure.since = self.bench.boot_ms
@@ -685,8 +749,10 @@ class ShardMachine(RuleBasedStateMachine):
             mine = [
                 (id, e)
                 for id, e in self.model.entries.items()
-                if e.type == name and e.place == "waiting" and not self.model.open(id)
+                if e.type == name and e.place == "waiting" and not e.parked and not self.model.open(id)
             ]
+            parked = Counter(e.parked for e in self.model.entries.values() if e.type == name and e.parked)
+            assert all(self.bench.parked[name, key] >= count for key, count in parked.items())
             first = [e for _, e in mine if not e.failure]
             due = sum(e.fire_at <= self.bench.wall_ms for e in first)
             told = self.bench.told.get((name, 0))

@@ -282,7 +282,8 @@ class Checker(Deliveries):
     def buried(self, old: Entry, attempted: bool, error: str) -> None:
         if not attempted:
             apart = old.version.payload is not None and len(old.version.payload) > INLINE_PAYLOAD_BYTES
-            if not (apart and self.lost_bodies and error == "its payload can't be read"):
+            lost = error in ("its payload can't be read", "its request can't be read")
+            if not (apart and self.lost_bodies and lost):
                 raise Violation(f"buried without an attempt, {error}: {old}")
             self.counts["bodies lost"] += 1
             return

@@ -95,7 +95,8 @@ class Deliveries:
         """The type is, or is about to be, this."""
         self._forms.setdefault(type.name, []).append(type)
         self._limits.maybe(type)
-        self._pauses.pop(type.name, None)
+        for lane in [lane for lane in self._pauses if lane.partition(" ")[0] == type.name]:
+            del self._pauses[lane]
         self.disturb(type.name)
 
     def type_done(self, type: TimerType) -> None:
@@ -109,25 +110,38 @@ class Deliveries:
 
     # ---- deliveries
 
-    def posted(self, type: str, sent: Sequence[Sent], open_posts: int) -> None:
-        """A delivery starts. `open_posts`: of this type, this one included."""
+    def version(self, id: str, generation: int) -> Version:
+        """What was armed, of what is delivered."""
+        found = self._ledger.durable[self._shards[slot_of(id)]].versions.get((id, generation))
+        if found is None:
+            raise Violation(f"delivered before it was durable: {id!r} {generation}")
+        return found
+
+    def posted(self, type: str, sent: Sequence[Sent], open_posts: int, lane: str, lane_posts: int) -> None:
+        """A delivery starts. `open_posts`: of this type, this one included.
+
+        `lane`: whom it goes to, the type itself or a host of it, with `lane_posts` under way.
+        """
+        if lane != type:
+            self._limits.shared(type, lane_posts, stalled=self.excused > 0)
+            self._disturb_if_full(type, lane, lane_posts)
         self._limits.posted(type, len(sent), open_posts, stalled=self.excused > 0)
         if len({timer.attempt == 1 for timer in sent}) != 1:
             raise Violation(f"first attempts and retries share a batch: {[(t.id, t.attempt) for t in sent]}")
         if open_posts >= min(form.max_in_flight for form in self._forms[type]):
             self.disturb(type)
-        until_s, since_s = self._pauses.get(type, (0.0, 0.0))
+        until_s, since_s = self._pauses.get(lane, (0.0, 0.0))
         if since_s + SLACK_S < self._clock.lived_s < until_s - 0.01 and not self.excused:
-            raise Violation(f"sent to {type} {until_s - self._clock.lived_s:.3f} s before it wanted more")
+            raise Violation(f"sent to {lane} {until_s - self._clock.lived_s:.3f} s before it wanted more")
         wall_ms = self._clock.wall_ms
         for timer in sent:
-            self._starts(type, timer, wall_ms)
+            self._starts(type, timer, wall_ms, lane)
         self.counts["posts"] += 1
 
-    def asked_to_wait(self, type: str, seconds: float) -> None:
+    def asked_to_wait(self, lane: str, seconds: float) -> None:
         """A target has asked for a pause; what has been decided on may still leave."""
         now_s = self._clock.lived_s
-        self._pauses[type] = max(self._pauses.get(type, (0.0, 0.0)), (now_s + seconds, now_s))
+        self._pauses[lane] = max(self._pauses.get(lane, (0.0, 0.0)), (now_s + seconds, now_s))
 
     def arrived(self, sent: Sequence[Sent]) -> None:
         """A target has a delivery in its hands."""
@@ -135,8 +149,19 @@ class Deliveries:
         for timer in sent:
             self._not_early(timer, wall_ms)
 
-    def answered(self, type: str, sent: Sequence[Sent], said: Sequence[Said], unknown: bool, open_posts: int) -> None:
-        """The process hears what became of a delivery. `open_posts`: those of the type that are left."""
+    def answered(
+        self,
+        type: str,
+        sent: Sequence[Sent],
+        said: Sequence[Said],
+        unknown: bool,
+        open_posts: int,
+        lane: str,
+        lane_posts: int,
+    ) -> None:
+        """The process hears what became of a delivery. `open_posts`, `lane_posts`: those that are left."""
+        if lane != type:
+            self._disturb_if_full(type, lane, lane_posts + 1)
         if open_posts + 1 >= min(form.max_in_flight for form in self._forms[type]):
             self.disturb(type)
         for timer, what in zip(sent, said, strict=True):
@@ -165,7 +190,12 @@ class Deliveries:
     def _entry(self, id: str) -> Entry | None:
         return self._ledger.durable[self._shards[slot_of(id)]].entries.get(id)
 
-    def _starts(self, type: str, timer: Sent, wall_ms: int) -> None:
+    def _disturb_if_full(self, type: str, lane: str, posts: int) -> None:
+        """While a host has its share, nothing of it can be late."""
+        if posts >= min(max(1, form.max_in_flight // 4) for form in self._forms[type]):
+            self.disturb(lane)
+
+    def _starts(self, type: str, timer: Sent, wall_ms: int, lane: str) -> None:
         id, member = timer.id, (timer.id, timer.generation)
         account = self._ledger.durable[self._shards[slot_of(id)]]
         version = account.versions.get(member)
@@ -188,7 +218,7 @@ class Deliveries:
             if timer.attempt != entry.attempts + 1:
                 raise Violation(f"attempt {timer.attempt} after {entry.attempts}: {timer}")
             if entry.attempts:
-                self._judge_wait(type, timer, entry)
+                self._judge_wait(type, timer, entry, lane)
         stepped_back = self._clock.went_back_at >= 0
         if (
             member in self._unsure
@@ -197,8 +227,8 @@ class Deliveries:
             and not self._ledger.lacks_retries
         ):
             raise Violation(f"not flagged as a possible duplicate: {timer}")
-        if timer.attempt == 1 and self.calm[type] and not self.excused and member not in self._unsure:
-            self._judge_lateness(type, timer, version, wall_ms)
+        if timer.attempt == 1 and self.calm[lane] and not self.excused and member not in self._unsure:
+            self._judge_lateness(type, timer, version, wall_ms, lane)
         self._open[id] = timer.generation
 
     def _not_early(self, timer: Sent, wall_ms: int) -> None:
@@ -208,12 +238,14 @@ class Deliveries:
             if not (recent and timer.fire_at <= self._clock.high_ms):
                 raise Violation(f"early by {timer.fire_at - wall_ms} ms: {timer}")
 
-    def _judge_lateness(self, type: str, timer: Sent, version: Version, wall_ms: int) -> None:
+    def _judge_lateness(self, type: str, timer: Sent, version: Version, wall_ms: int, lane: str) -> None:
         form = self._forms[type][-1]
         late_ms = wall_ms - max(timer.fire_at, timer.generation // 1000)
         due_at = self._loop.time() - late_ms / 1000
         disturbed_at = max(
-            self._disturbed_at, self._type_disturbed_at.get(type, 0.0), self._ended_at.get(timer.id, -1.0)
+            self._disturbed_at,
+            *(self._type_disturbed_at.get(what, 0.0) for what in (type, lane)),
+            self._ended_at.get(timer.id, -1.0),
         )
         # A wall that was set back gives generations ahead of it for a while, and no moments of acceptance.
         guessed = wall_ms <= self._clock.high_ms + form.max_lag_ms + 1_000
@@ -221,7 +253,7 @@ class Deliveries:
             self.counts["judged"] += 1
             self._note_lateness(late_ms, form, timer)
 
-    def _judge_wait(self, type: str, timer: Sent, entry: Entry) -> None:
+    def _judge_wait(self, type: str, timer: Sent, entry: Entry, lane: str) -> None:
         """A retry waits for its gap, on boot time; after a start it begins to wait anew. Then it is due."""
         since_s = max(self._ended_lived_s.get((timer.id, timer.generation), 0.0), self._started_s)
         late_ms = (self._clock.lived_s - since_s) * 1000 - entry.gap_ms
@@ -229,8 +261,8 @@ class Deliveries:
             raise Violation(f"a retry {-late_ms:.0f} ms before its time: {timer} {entry}")
         form = self._forms[type][-1]
         due_at = self._loop.time() - late_ms / 1000
-        disturbed_at = max(self._disturbed_at, self._type_disturbed_at.get(type, 0.0))
-        judged = self.calm[type] and not self.excused and self._clock.went_back_at < 0 and form.max_per_second is None
+        disturbed_at = max(self._disturbed_at, *(self._type_disturbed_at.get(what, 0.0) for what in (type, lane)))
+        judged = self.calm[lane] and not self.excused and self._clock.went_back_at < 0 and form.max_per_second is None
         if judged and disturbed_at < due_at - 0.1:
             self.counts["retries judged"] += 1
             self._note_lateness(round(late_ms), form, timer)

@@ -45,6 +45,13 @@ class Limits:
         """A process has begun, and has granted nothing yet."""
         self._level.clear()
 
+    def shared(self, name: str, open_posts: int, *, stalled: bool) -> None:
+        """A callback goes to a host, which has so many under way, this one included."""
+        since = self._loop.time() - (LINGER_STALLED_S if stalled else LINGER_S)
+        share = max(max(1, form.max_in_flight // 4) for form, until in self._forms[name] if until >= since)
+        if open_posts > share:
+            raise Violation(f"{open_posts} callbacks of {name} to one host, whose share is {share}")
+
     def posted(self, name: str, timers: int, open_posts: int, *, stalled: bool) -> None:
         """A delivery starts."""
         since = self._loop.time() - (LINGER_STALLED_S if stalled else LINGER_S)

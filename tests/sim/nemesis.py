@@ -6,6 +6,7 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
+from tests.sim.swarm import HOOKS
 from timerd.engine.message import Slice
 
 if TYPE_CHECKING:
@@ -168,6 +169,8 @@ class Nemesis:
 
     async def _take_down(self, name: str) -> None:
         r, world = self._random, self._world
+        if name == HOOKS and r.random() < 0.7:
+            name = f"{HOOKS} http://{r.choice(['a.test:80', 'b.test:80'])}"  # one host of several
         world.targets.down[name] = r.choice(["refused", "hang", "proxy", "retry-after", "error", "lost"])
         world.counts["outages"] += 1
         world.loop.call_later(0.5 + r.random() * 6, world.targets.down.pop, name, None)

@@ -8,6 +8,8 @@ from base64 import b64encode
 from random import Random
 from typing import Final, NamedTuple
 
+import msgspec
+
 from timerd.engine.timer import RetryPolicy, TimerType
 
 KINDS_MIN: Final = 3  # of fault, that every run has
@@ -78,6 +80,14 @@ class Swarm(NamedTuple):
     read_errors: int
     type_changes: bool
     pauses: bool
+    callbacks: bool
+    """There is a type of callbacks too. Not where deliveries go through the network, which knows processors alone."""
+
+
+HOOKS: Final = "hooks"
+HOSTS: Final = ("calm.test", "a.test", "b.test", "c.test:8080")
+CALM: Final = f"{HOOKS} http://calm.test:80"
+"""The lane of callbacks whose host answers always, and soon: promise 3 can be judged there, whatever the others do."""
 
 
 def draw(seed: int) -> Swarm:
@@ -92,7 +102,7 @@ def draw(seed: int) -> Swarm:
     steps, suspends, stalls = _sometimes(r, 4), _sometimes(r, 2), _sometimes(r, 2)
     while (cuts > 0) + (cuts < crashes) + (steps > 0) + (suspends > 0) + (stalls > 0) + (disk_full > 0) < KINDS_MIN:
         steps, suspends, stalls = (number or r.randint(0, 1) for number in (steps, suspends, stalls))
-    return Swarm(
+    drawn = Swarm(
         shards=r.choice([1, 1, 2, 3, 5]),
         segment_bytes=r.choice([64, 64, 128]) << 10,
         disk_bytes=r.choice([4, 8, 64]) << 20,
@@ -125,7 +135,13 @@ def draw(seed: int) -> Swarm:
         read_errors=_sometimes(r, 2),
         type_changes=r.random() < 0.4,
         pauses=r.random() < 0.4,
+        callbacks=False,
     )
+    hooks = Random(f"{seed} hooks")  # apart, so that a seed has what it would have without them
+    if drawn.network or hooks.random() < 0.4:
+        return drawn
+    habits = _habits(hooks)._replace(calm=False, mixed=0.0, rearms=0.0, outages=hooks.choice([0, 1, 2, 3]))
+    return drawn._replace(types=[*drawn.types, _hooks(hooks)], habits={**drawn.habits, HOOKS: habits}, callbacks=True)
 
 
 def _sometimes(r: Random, most: int) -> int:
@@ -156,6 +172,16 @@ def _secrets(r: Random) -> tuple[str, ...]:
     return tuple("whsec_" + b64encode(r.randbytes(24)).decode() for _ in range(r.choice([0, 0, 1, 2])))
 
 
+def _hooks(r: Random) -> TimerType:
+    return msgspec.structs.replace(
+        _type(r, HOOKS),
+        url="",
+        kind="callback",
+        max_in_flight=r.choice([1, 4, 8, 40]),
+        batch_size=r.choice([3, 20, 800]),
+    )
+
+
 def _habits(r: Random) -> Habits:
     calm = r.random() < 0.35
     return Habits(
@@ -175,6 +201,7 @@ def changed(r: Random, type: TimerType) -> TimerType:
     return TimerType(
         name=type.name,
         url=type.url,
+        kind=type.kind,
         batch_size=other.batch_size,
         max_lag_ms=other.max_lag_ms,
         request_timeout_ms=type.request_timeout_ms,

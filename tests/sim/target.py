@@ -13,6 +13,7 @@ from datetime import datetime
 from email.utils import formatdate
 from random import Random
 from typing import Any, Final
+from urllib.parse import unquote
 
 import msgspec
 
@@ -21,7 +22,8 @@ from tests.sim.clock import SimClock
 from tests.sim.deliveries import Said, Sent
 from tests.sim.ledger import Violation
 from tests.sim.network import Call
-from tests.sim.swarm import Swarm
+from tests.sim.swarm import CALM, Swarm
+from timerd.engine.callback import CallbackRequest, decode_request, encode_request, host_of
 from timerd.ports import Answer, Request
 
 JSON: Final = {"content-type": "application/json"}
@@ -40,10 +42,12 @@ GARBAGE: Final = (
 class Attempt(Call):
     """One POST of one batch."""
 
-    def __init__(self, request: Request, type: str, batch_id: str, sent: list[Sent]) -> None:
+    def __init__(self, request: Request, type: str, batch_id: str, sent: list[Sent], lane: str) -> None:
         super().__init__()
         self.request = request
         self.type = type
+        self.lane = lane
+        """Whom it goes to: the type's target, or a host of callbacks."""
         self.batch_id = batch_id
         self.sent = sent
         self.arrivals = 0
@@ -93,6 +97,8 @@ class Targets:
         self._checker = checker
         self._note = note
         self._posts: Counter[str] = Counter()
+        """By type, and by host of callbacks."""
+        self._webhook_ids: dict[tuple[str, int], str] = {}
 
     def forget(self) -> None:
         """The process is gone, and with it all connections."""
@@ -111,6 +117,8 @@ class Targets:
 
     def begin(self, request: Request) -> "Attempt":
         """The node hands over a batch."""
+        if request.guarded:
+            return self._begin_callback(request)
         body = _decode(request.body)
         sent = [
             Sent(t.id, t.generation, _ms(t.fire_at), t.attempt, t.possible_duplicate, bytes(t.payload) or None)
@@ -119,8 +127,33 @@ class Targets:
         self._check_headers(body, request)
         self._posts[body.type] += 1
         self._note(f"post {body.type} {body.batch_id} {[(t.id, t.generation, t.attempt) for t in sent]}")
-        self._checker.posted(body.type, sent, self._posts[body.type])
-        return Attempt(request, body.type, body.batch_id, sent)
+        self._checker.posted(body.type, sent, self._posts[body.type], body.type, 0)
+        return Attempt(request, body.type, body.batch_id, sent, body.type)
+
+    def _begin_callback(self, request: Request) -> "Attempt":
+        """The node hands over the request of one callback. What it added must be all that is not as it was armed."""
+        headers = dict(request.headers)
+        id, generation = unquote(headers.pop("Timerd-Timer-Id")), int(headers.pop("Timerd-Generation"))
+        attempt, repeat = int(headers.pop("Timerd-Attempt")), headers.pop("Timerd-Possible-Duplicate", "") == "true"
+        webhook_id = headers.pop("webhook-id")
+        for name in ("webhook-timestamp", "User-Agent"):
+            del headers[name]
+        headers.pop("webhook-signature", None)  # of those types that have secrets
+        armed = self._checker.version(id, generation)
+        form = decode_request(armed.payload or b"").form
+        payload = encode_request(
+            CallbackRequest(request.method, request.url, tuple(headers.items()), form, request.body)
+        )
+        if self._webhook_ids.setdefault((id, generation), webhook_id) != webhook_id:
+            raise Violation(f"two webhook-ids of one generation: {id!r} {generation}")
+        lane = f"{armed.type} {host_of(request.url)}"
+        sent = [Sent(id, generation, armed.fire_at, attempt, repeat, payload)]
+        self._posts[armed.type] += 1
+        self._posts[lane] += 1
+        self._note(f"call {lane} {(id, generation, attempt)}")
+        self.counts["callbacks"] += 1
+        self._checker.posted(armed.type, sent, self._posts[armed.type], lane, self._posts[lane])
+        return Attempt(request, armed.type, webhook_id, sent, lane)
 
     def _check_headers(self, body: "_Body", request: Request) -> None:
         """Who it is from, and what it is about, by the contract."""
@@ -142,14 +175,17 @@ class Targets:
     def end(self, call: "Attempt", answer: Answer, said: list[Said]) -> None:
         """The node hears what became of it."""
         self._posts[call.type] -= 1
+        if call.lane != call.type:
+            self._posts[call.lane] -= 1
         if answer.error is None and any(what.what == "rearm" and what.fire_at < 0 for what in said):
             now_ms = self._clock.wall_ms_up
             said = [what._replace(fire_at=now_ms - what.fire_at - 1) if what.fire_at < 0 else what for what in said]
         if answer.status in (429, 503) and (after := answer.headers.get("retry-after", "")).isdigit():
-            self._checker.asked_to_wait(call.type, int(after))
+            self._checker.asked_to_wait(call.lane, int(after))
         self._note(f"answer {call.batch_id} {answer.status} {answer.error}")
         unknown = answer.error in ("timeout", "lost")
-        self._checker.answered(call.type, call.sent, said, unknown, self._posts[call.type])
+        posts, lane_posts = self._posts[call.type], self._posts[call.lane]
+        self._checker.answered(call.type, call.sent, said, unknown, posts, call.lane, lane_posts)
 
     # ---- what comes back: the answer, what it says of each timer, and after how long
 
@@ -161,8 +197,8 @@ class Targets:
         wait_s = 0.001 + (0.01 if self.healthy else habits.slow_s) * r.random() ** 2
         how = None
         if not self.healthy:
-            if type in self.down:
-                how = self.down[type]
+            if down := self.down.get(type) or self.down.get(call.lane):
+                how = down
             elif r.random() < habits.trouble:
                 how = r.choices(list(_TROUBLES), list(_TROUBLES.values()))[0]
             elif habits.poison and any(hash_of(t.id) < habits.poison for t in sent):
@@ -171,8 +207,15 @@ class Targets:
         if meddles:
             self.meddle(r.choice(sent).id)
             wait_s += 0.05 * r.random()
-        if how is None:
+        if call.lane == CALM:
+            how, wait_s = None, 0.001 + 0.01 * r.random()
+        if call.lane != type and how in (None, "garbage", "overlong"):
+            answer, said = self._accept_callback(), [Said("ok")]
+        elif how is None:
             answer, said = self._accept(type, sent, meddles)
+        elif how == "gone" and call.lane != type:
+            self.counts[how] += 1
+            answer, said = Answer(410), [Said("fail", no_retry=True)]
         else:
             self.counts[how] += 1
             answer, said = self._fail(how, sent)
@@ -182,6 +225,12 @@ class Targets:
             wait_s = request.timeout_ms / 1000
             answer, said = self._fail("slow", sent)
         return answer, said, wait_s
+
+    def _accept_callback(self) -> Answer:
+        """Any 2xx is success, whatever it says."""
+        r = self._random
+        garbage = b'{"results":[{"id":"t1","status":"retry"}]}'
+        return Answer(r.choice([200, 201, 204]), JSON, r.choice([b"", garbage, *GARBAGE]), overlong=r.random() < 0.1)
 
     def _fail(self, how: str, sent: list[Sent]) -> tuple[Answer, list[Said]]:
         r = self._random

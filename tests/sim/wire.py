@@ -32,8 +32,10 @@ from tests.sim.wire_forms import (
     TimerForm,
     TypeForm,
     from_instant,
+    request_body,
     type_body,
 )
+from timerd.engine.callback import is_request
 from timerd.engine.message import ArmDone, ArmResult, CancelResult, Condition, Refused, TimerView
 from timerd.engine.timer import Timer, TimerType
 from timerd.node import Node
@@ -286,7 +288,10 @@ class Wire:
             item["fire_at"] = timer.fire_at if draw < 0.6 else from_instant(timer.fire_at)
         if timer.payload is not None:
             assert isinstance(timer.payload, bytes)
-            item["payload"] = msgspec.Raw(timer.payload)
+            if is_request(timer.payload):
+                item["request"] = request_body(timer.payload)
+            else:
+                item["payload"] = msgspec.Raw(timer.payload)
         if condition is not None:
             if condition.mode != "replace" or r.random() < 0.3:
                 item["mode"] = condition.mode
@@ -380,7 +385,7 @@ def _path(id: str) -> str:
 def _same(type: TimerType, reply: Reply) -> None:
     """Raises Violation unless the answer shows this type."""
     shown = reply.read(TypeForm)
-    for field in ("name", "url", "batch_size", "max_in_flight", "max_per_second", "state"):
+    for field in ("name", "url", "kind", "batch_size", "max_in_flight", "max_per_second", "state"):
         if getattr(shown, field) != getattr(type, field):
             raise Violation(f"put {type}, stored {shown}")
     if shown.retry["max_attempts"] != type.retry.max_attempts:

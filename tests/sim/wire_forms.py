@@ -3,6 +3,7 @@
 Values only. Instants are written and read here by the standard library, since the product's way is under test.
 """
 
+import base64
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -76,6 +77,7 @@ class TimerForm(msgspec.Struct):
     updated_at: str
     shard: int
     payload: Any = msgspec.UNSET
+    request: Any = msgspec.UNSET
     last_error: str | None = None
     next_attempt_at: str | None = None
 
@@ -90,7 +92,7 @@ class TimerForm(msgspec.Struct):
             to_instant(self.created_at),
             to_instant(self.updated_at),
             self.shard,
-            _payload(self.payload),
+            _payload(self.payload, self.request),
             self.last_error,
         )
 
@@ -111,10 +113,11 @@ class LetterForm(msgspec.Struct):
     last_error: str
     died_at: str
     payload: Any = msgspec.UNSET
+    request: Any = msgspec.UNSET
 
     def value(self) -> TimerView:
         at, died_at = to_instant(self.fire_at), to_instant(self.died_at)
-        payload = _payload(self.payload)
+        payload = _payload(self.payload, self.request)
         attempts = self.attempts
         return TimerView(
             self.id, self.type, "dead", at, self.generation, attempts, 0, 0, 0, payload, self.last_error, None, died_at
@@ -136,9 +139,10 @@ class CountForm(msgspec.Struct):
         return iter((self.replayed, self.purged))
 
 
-class TypeForm(msgspec.Struct):
+class TypeForm(msgspec.Struct, kw_only=True):
     name: str
-    url: str
+    url: str = ""
+    kind: str
     batch_size: int
     max_in_flight: int
     max_per_second: float | None
@@ -166,8 +170,9 @@ class ProblemForm(msgspec.Struct):
 def type_body(type: TimerType) -> dict[str, Any]:
     """What a `PUT` of the type sends."""
     retry = type.retry
+    target = {"kind": type.kind} if type.kind == "callback" else {"url": type.url}
     return {
-        "url": type.url,
+        **target,
         "batch_size": type.batch_size,
         "max_lag": f"{type.max_lag_ms}ms",
         "request_timeout": type.request_timeout_ms / 1000,
@@ -185,6 +190,17 @@ def type_body(type: TimerType) -> dict[str, Any]:
     }
 
 
-def _payload(shown: Any) -> bytes | None:
+def request_body(payload: bytes) -> dict[str, Any]:
+    """How a caller writes the request of a callback that is kept like this."""
+    method, url, headers, form, body = msgspec.msgpack.decode(payload)
+    shown = base64.b64encode(body).decode() if form == "body_base64" else body.decode()
+    return {"url": url, "method": method, "headers": dict(headers), form: shown}
+
+
+def _payload(shown: Any, request: Any) -> bytes | None:
     """A payload's bytes. All payloads of a run are written without spaces, as is done here."""
+    if request is not msgspec.UNSET:
+        (form,) = request.keys() - {"url", "method", "headers"}
+        body = base64.b64decode(request[form]) if form == "body_base64" else request[form].encode()
+        return msgspec.msgpack.encode([request["method"], request["url"], list(request["headers"].items()), form, body])
     return None if shown is msgspec.UNSET else msgspec.json.encode(shown)

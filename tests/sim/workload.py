@@ -12,7 +12,8 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from tests.sim.checker import Item, timers_of
-from tests.sim.swarm import changed
+from tests.sim.swarm import HOSTS, changed
+from timerd.engine.callback import BASE64, TEXT, CallbackRequest, encode_request
 from timerd.engine.message import Condition, Refused
 
 if TYPE_CHECKING:
@@ -138,7 +139,8 @@ class Client:
         if fresh:
             self._fresh += 1
         id = f"c{self._number}/{self._fresh}" if fresh else self._id()
-        return Item(id, type, self._fire_at(), self._payload())
+        callback = self._world.type_of(type).kind == "callback"
+        return Item(id, type, self._fire_at(), self._request() if callback else self._payload())
 
     def _fire_at(self) -> int:
         r = self._random
@@ -157,6 +159,16 @@ class Client:
         if r.random() < self._world.swarm.bodies:
             return b'"' + b"x" * r.randint(511, 3_000) + b'"'
         return r.choice([None, b"{}", b'{"feed":%d}' % r.randrange(1_000), b'"' + b"p" * r.randint(0, 400) + b'"'])
+
+    def _request(self) -> bytes:
+        """What a callback sends, as it is kept."""
+        r = self._random
+        large = r.random() < self._world.swarm.bodies
+        body = b"x" * r.randint(511, 3_000) if large else r.choice([b"", b"{}", b"feed %d" % r.randrange(1_000)])
+        headers = r.choice([(), (("X-Own", "1"),)])
+        method = r.choice(["POST", "POST", "PUT", "DELETE"])
+        form = r.choice([TEXT, TEXT, BASE64])
+        return encode_request(CallbackRequest(method, f"http://{r.choice(HOSTS)}/hook?n=1", headers, form, body))
 
     def _condition(self, was: int) -> Condition:
         r = self._random

@@ -34,6 +34,7 @@ from tests.sim.watched_log import WatchedLog
 from tests.sim.wire import Wire
 from tests.sim.workload import Client, Operator
 from timerd import boot
+from timerd.engine.callback import host_of
 from timerd.engine.errors import LogFailed
 from timerd.engine.message import Refused, TimerView
 from timerd.engine.settings import Settings
@@ -105,6 +106,9 @@ class World:
         self.checker = Checker(loop, self.clock, self.ledger, table)
         self.checker.dead_kept_all = self.swarm.dead_kept >= 100_000
         self.checker.calm = {name: habits.calm for name, habits in self.swarm.habits.items()}
+        for host in swarms.HOSTS:
+            lane = f"{swarms.HOOKS} {host_of(f'http://{host}/')}"
+            self.checker.calm[lane] = lane == swarms.CALM
         self.targets = Targets(self.swarm, Random(f"{seed} targets"), self.clock, self.checker, self.note)
         self.hosts = HttpTargets(loop, self.swarm, self.targets, Random(f"{seed} hosts"), self.clock, self.checker)
         self.network = loop.network = Network(loop, seed, self.hosts, self.swarm.latency_s)

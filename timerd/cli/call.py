@@ -17,6 +17,8 @@ from typing import Annotated, Any, Final, NoReturn
 import typer
 
 Url = Annotated[str, typer.Option("--url", "--server", envvar="TIMERD_URL", help="Where timerd listens.")]
+ServerUrl = Annotated[str, typer.Option("--server", envvar="TIMERD_URL", help="Where timerd listens.")]
+"""Where --url is something else."""
 Key = Annotated[
     str | None,
     typer.Option("--key", envvar="TIMERD_API_KEY", help="Bearer key; a flag is seen by others.", show_default=False),

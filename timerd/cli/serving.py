@@ -42,6 +42,17 @@ def serve_command(
     max_retry_after: Annotated[
         str | None, typer.Option(help="Longest Retry-After that is honoured.  [default: 1h]")
     ] = None,
+    callback_allow: Annotated[
+        list[str] | None,
+        typer.Option(help="Network that callbacks may go to though it is not public, like 10.1.0.0/16; repeatable."),
+    ] = None,
+    callback_ca: Annotated[
+        str | None, typer.Option(help="PEM file of authorities that callbacks trust beside the system's.")
+    ] = None,
+    callback_cert: Annotated[
+        str | None, typer.Option(help="PEM certificate chain that callbacks show to who asks for one.")
+    ] = None,
+    callback_key: Annotated[str | None, typer.Option(help="Its PEM private key.")] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.  [default: info]")] = None,
 ) -> None:
     """Serve until SIGTERM. Options are also TIMERD_<NAME> and keys in the file: flag over environment over file."""

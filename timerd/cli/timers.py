@@ -11,6 +11,7 @@ from timerd.cli.call import (
     CaFile,
     Key,
     Server,
+    ServerUrl,
     Url,
     misuse,
     number,
@@ -25,6 +26,12 @@ _ARM_NAMES: Final = {
     "/timers/0/fire_at": "--at",
     "/timers/0/delay": "--in",
     "/timers/0/payload": "--payload",
+    "/timers/0/request": "--url",
+    "/timers/0/request/url": "--url",
+    "/timers/0/request/method": "--method",
+    "/timers/0/request/headers": "--header",
+    "/timers/0/request/body": "--body",
+    "/timers/0/request/json": "--json",
     "/timers/0/mode": "--mode",
     "/timers/0/if_generation": "--if-generation",
 }
@@ -41,15 +48,27 @@ def arm_command(
         str | None, typer.Option("--in", help='Time from now: "10s", "36h", "60d", or plain seconds.')
     ] = None,
     payload: Annotated[str | None, typer.Option(help="Payload, as JSON.")] = None,
+    target: Annotated[
+        str | None, typer.Option("--url", help="Of a callback: where its request goes.", metavar="URL")
+    ] = None,
+    method: Annotated[str | None, typer.Option(help="Of a callback: GET, POST, ...  [default: POST]")] = None,
+    header: Annotated[
+        list[str] | None, typer.Option(help='Of a callback: a header, as "Name: value"; repeatable.')
+    ] = None,
+    body: Annotated[str | None, typer.Option(help="Of a callback: its body, as text.")] = None,
+    json_body: Annotated[str | None, typer.Option("--json", help="Of a callback: its body, as JSON.")] = None,
     mode: Annotated[str, typer.Option(help="replace, earliest, latest or keep.")] = "replace",
     if_generation: Annotated[
         int | None, typer.Option(help="Only over this generation; 0 = only if nothing stands.")
     ] = None,
-    url: Url = DEFAULT_URL,
+    server: ServerUrl = DEFAULT_URL,
     key: Key = None,
     ca_file: CaFile = None,
 ) -> None:
-    """Arm a timer, or move it. What is left out (a payload too) is not kept from before."""
+    """Arm a timer, or move it. What is left out (a payload too) is not kept from before.
+
+    --url is the target of a callback here; timerd's own is --server, or TIMERD_URL.
+    """
     item: dict[str, Any] = {"id": id, "type": type, "mode": mode}
     if at is not None and delay is None:
         item["fire_at"] = number(at)
@@ -60,11 +79,12 @@ def arm_command(
     if if_generation is not None:
         item["if_generation"] = if_generation
     if payload is not None:
-        try:
-            item["payload"] = json.loads(payload, parse_constant=_refuse_constant)
-        except ValueError as error:
-            misuse(f"--payload is no JSON: {error}")
-    answer = Server(url, key, ca_file).call("POST", "/v1/timers", {"timers": [item]}, _ARM_NAMES)
+        item["payload"] = _json(payload, "--payload")
+    if target is not None:
+        item["request"] = _request(target, method, header or [], body, json_body)
+    elif method is not None or header or body is not None or json_body is not None:
+        misuse("--method, --header, --body and --json are of a callback, and go with --url")
+    answer = Server(server, key, ca_file).call("POST", "/v1/timers", {"timers": [item]}, _ARM_NAMES)
     show(answer["results"][0])
 
 
@@ -124,6 +144,29 @@ def stats_command(url: Url = DEFAULT_URL, key: Key = None, ca_file: CaFile = Non
 def id_names(ids: list[str]) -> dict[str, str]:
     """What the command line calls the members of a body's `ids`."""
     return {f"/ids/{index}": f"ID {id!r}" for index, id in enumerate(ids)} | {"/ids": "ID"}
+
+
+def _request(url: str, method: str | None, headers: list[str], body: str | None, text: str | None) -> dict[str, Any]:
+    request: dict[str, Any] = {"url": url}
+    if method is not None:
+        request["method"] = method
+    for header in headers:
+        name, colon, value = header.partition(":")
+        if not colon:
+            misuse(f'--header {header!r} is not as "Name: value"')
+        request.setdefault("headers", {})[name.strip()] = value.strip()
+    if body is not None:
+        request["body"] = body
+    if text is not None:
+        request["json"] = _json(text, "--json")
+    return request
+
+
+def _json(text: str, option: str) -> Any:
+    try:
+        return json.loads(text, parse_constant=_refuse_constant)
+    except ValueError as error:
+        misuse(f"{option} is no JSON: {error}")
 
 
 def _refuse_constant(name: str) -> Any:

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from timerd.cli.call import DEFAULT_URL, CaFile, Key, Server, Url, misuse, number, segment, show
+from timerd.cli.call import DEFAULT_URL, CaFile, Key, Server, ServerUrl, Url, misuse, number, segment, show
 
 app = typer.Typer(help="Put, show, pause, resume or delete a timer type.", no_args_is_help=True, rich_markup_mode=None)
 Name = Annotated[str, typer.Argument(help="The type's name: [a-z][a-z0-9_.-]{0,63}.")]
@@ -12,6 +12,7 @@ Name = Annotated[str, typer.Argument(help="The type's name: [a-z][a-z0-9_.-]{0,6
 _NAMES: Final = {
     "name": "NAME",
     "/url": "--url",
+    "/kind": "--kind",
     "/batch_size": "--batch-size",
     "/max_lag": "--max-lag",
     "/request_timeout": "--request-timeout",
@@ -35,7 +36,10 @@ def types_command(url: Url = DEFAULT_URL, key: Key = None, ca_file: CaFile = Non
 @app.command("put")
 def put_command(
     name: Name,
-    target: Annotated[str, typer.Option("--url", help="Where its batches are POSTed.")],
+    target: Annotated[
+        str | None, typer.Option("--url", help="Where its batches are POSTed. None with --kind callback.")
+    ] = None,
+    kind: Annotated[str | None, typer.Option(help="processor or callback.  [default: processor]")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Most timers in one POST.  [default: 800]")] = None,
     max_lag: Annotated[
         str | None, typer.Option(help="How long a due timer may wait for its batch to fill.  [default: 10s]")
@@ -44,7 +48,8 @@ def put_command(
     max_in_flight: Annotated[int | None, typer.Option(help="POSTs under way at once.  [default: 16]")] = None,
     max_per_second: Annotated[float | None, typer.Option(help="Timers a second.  [default: no limit]")] = None,
     max_attempts: Annotated[
-        int | None, typer.Option(help="Counted failures until a dead letter, 0 = no limit.  [default: 0]")
+        int | None,
+        typer.Option(help="Counted failures until a dead letter, 0 = no limit.  [default: 0; 10 for callbacks]"),
     ] = None,
     min_backoff: Annotated[str | None, typer.Option(help="Wait after a first failure.  [default: 1s]")] = None,
     max_backoff: Annotated[str | None, typer.Option(help="Longest wait.  [default: 5m]")] = None,
@@ -56,7 +61,7 @@ def put_command(
     ] = None,
     header: Annotated[list[str] | None, typer.Option(help="Sent with every POST, 'Name: value'; repeatable.")] = None,
     paused: Annotated[bool, typer.Option("--paused", help="Let its timers wait.")] = False,
-    server: Annotated[str, typer.Option("--server", envvar="TIMERD_URL", help="Where timerd listens.")] = DEFAULT_URL,
+    server: ServerUrl = DEFAULT_URL,
     key: Key = None,
     ca_file: CaFile = None,
 ) -> None:
@@ -64,6 +69,8 @@ def put_command(
 
     --url is the processor's here; timerd's own is --server, or TIMERD_URL.
     """
+    if target is None and kind != "callback":
+        misuse("give --url, or --kind callback")
     retry = {
         "max_attempts": max_attempts,
         "min_backoff": _duration(min_backoff),
@@ -73,6 +80,7 @@ def put_command(
     }
     body: dict[str, Any] = {
         "url": target,
+        "kind": kind,
         "batch_size": batch_size,
         "max_lag": _duration(max_lag),
         "request_timeout": _duration(request_timeout),

@@ -99,6 +99,8 @@ def read_answer(
     """
     if status is None or error is not None:
         error = error or "lost"
+        if error == "forbidden":
+            return Failed(clip(detail or error), sent=False, no_retry=True)
         sent = error != "connect"
         return Failed(clip(f"{error}: {detail}" if detail else error), suspect=True, sent=sent, unknown=sent)
     headers = headers or {}
@@ -122,6 +124,22 @@ def read_answer(
             wait_ms = min(wait_ms, limits.max_retry_after_ms)
             return Failed(text, suspect=status in _DOWN, retry_after_ms=wait_ms)
     return Failed(text, suspect=status in _DOWN)
+
+
+def read_callback_answer(
+    now: Now,
+    limits: Limits,
+    *,
+    status: int | None = None,
+    headers: Mapping[str, str] | None = None,
+    body: bytes = b"",
+    error: str | None = None,
+    detail: str = "",
+) -> Outcome:
+    """The outcome of a callback: the same table, but any 2xx is success, whatever is in its body."""
+    if status is not None and error is None and 200 <= status < 300:
+        return Accepted()
+    return read_answer(now, (), limits, status=status, headers=headers, body=body, error=error, detail=detail)
 
 
 def clip(text: str) -> str:

@@ -36,6 +36,11 @@ class Breaker:
         self._failed_probes = 0
 
     @property
+    def untroubled(self) -> bool:
+        """Whether it knows nothing that would be missed: closed, and no failure since the last success."""
+        return not self.open and not self._failures
+
+    @property
     def probes_single(self) -> bool:
         """Whether the next probe is to be one timer."""
         return self._failed_probes >= WHOLE_PROBES

@@ -8,51 +8,25 @@ A batch's life: Take to each shard that gives a part -> Taken from each -> Post 
 Settled from each. Its slot is taken from the first Take to the last Settled, so what is in flight is bounded and a
 freed slot means a durable outcome. Every Take is followed by exactly one Settle, an empty part's too.
 
+A callback type has a `Gate` in place of a flow, and its batches, which end one by one, are kept by `Callbacks`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from timerd.engine.answer import Accepted, Outcome
 from timerd.engine.backoff import draw_jitter
 from timerd.engine.batch import Batch
+from timerd.engine.callbacks import Callbacks
+from timerd.engine.command import Command, PauseType, Post, SendSettle, SendTake
 from timerd.engine.effect import Ready, Settled, Taken
 from timerd.engine.flow import Choice, Flow
+from timerd.engine.gate import Gate
 from timerd.engine.message import Settle, Take, WholeFailure
 from timerd.engine.now import Now
 from timerd.engine.timer import Timer, TimerType
 
 OVERDUE_MS: Final = 1_000  # a take or a settlement is a turn of a shard: milliseconds, or the disk hangs
-
-
-class SendTake(NamedTuple):
-    """Send this to that shard."""
-
-    shard: int
-    message: Take
-
-
-class SendSettle(NamedTuple):
-    """Send this to that shard."""
-
-    shard: int
-    message: Settle
-
-
-class Post(NamedTuple):
-    """Deliver this batch now; call `answered` with its number when that has ended."""
-
-    batch: Batch
-
-
-class PauseType(NamedTuple):
-    """Pause the type and say why. The dispatcher sends it nothing until `set_types` is called."""
-
-    name: str
-    reason: str
-
-
-Command = SendTake | SendSettle | Post | PauseType
 
 
 class FlowStats(NamedTuple):
@@ -99,7 +73,7 @@ class Dispatcher:
     """See the module. Call `commands` after events and at `wake_at`; it is the only place where batches begin."""
 
     def __init__(self) -> None:
-        self._flows: dict[str, Flow] = {}
+        self._flows: dict[str, Flow | Gate] = {}
         self._counts: dict[str, _Counts] = {}
         self._open: dict[int, _Open] = {}
         self._last_batch_no = 0
@@ -109,6 +83,7 @@ class Dispatcher:
         self._moved: set[str] = set()
         self._draining = False
         self._hurried = False
+        self._callbacks = Callbacks(self._out, self._count_requests, self._move)
 
     # ---- events
 
@@ -122,6 +97,9 @@ class Dispatcher:
 
     def taken(self, taken: Taken) -> None:
         """A shard has handed out its part of a batch."""
+        if taken.batch_no in self._callbacks:
+            self._callbacks.taken(taken)
+            return
         batch = self._open[taken.batch_no]
         batch.awaited.remove(taken.shard)
         batch.flow.receive(batch.limit, taken.shard, batch.asked[taken.shard], len(taken.timers))
@@ -158,8 +136,20 @@ class Dispatcher:
         batch.flow.breaker.drop_probe(batch_no)
         self._settle(batch, Settle(batch_no))
 
+    def sort(self, now: Now, batch_no: int, wants: Sequence[tuple[Timer, str | WholeFailure]]) -> list[Timer]:
+        """The members of a batch of callbacks go to these hosts, or nowhere. Answer: those to be sent now, one by one;
+        each is to be named in a call of `ended`."""
+        return self._callbacks.sort(now, batch_no, wants, self._draining)
+
+    def ended(self, now: Now, batch_no: int, outcomes: Sequence[tuple[str, Outcome]], random: float) -> None:
+        """Requests of a batch of callbacks have ended: (id, outcome). `random`: as in `answered`."""
+        self._callbacks.ended(now, batch_no, outcomes, random)
+
     def settled(self, settled: Settled) -> None:
         """A shard's part of a batch is settled and durable."""
+        if settled.batch_no in self._callbacks:
+            self._callbacks.settled(settled)
+            return
         batch = self._open[settled.batch_no]
         assert batch.settling, "settled without a Settle"
         batch.awaited.remove(settled.shard)
@@ -195,7 +185,8 @@ class Dispatcher:
         for name in self._moved & self._flows.keys():
             self._flows[name].moved_at = now.boot_ms
         self._moved.clear()
-        out, self._out = self._out, []
+        out = list(self._out)
+        self._out.clear()  # the list itself is shared
         return out
 
     def wake_at(self) -> tuple[int | None, int | None]:
@@ -212,11 +203,11 @@ class Dispatcher:
 
     def idle(self) -> bool:
         """Whether no batch is open and no command waits to be fetched."""
-        return not self._open and not self._out
+        return not self._open and not self._callbacks and not self._out
 
     def open_batches(self) -> int:
-        """How many batches hold a slot."""
-        return len(self._open)
+        """How many batches are under way."""
+        return sum(len(flow.open) for flow in self._flows.values())
 
     def stats(self) -> dict[str, FlowStats]:
         """By type, for every type that is known or has had something ready."""
@@ -228,7 +219,7 @@ class Dispatcher:
                 counts.batch_timers,
                 counts.unnamed,
                 len(flow.open) if flow else 0,
-                flow.breaker.open if flow else False,
+                flow.breaker_open if flow else False,
             )
         return found
 
@@ -246,19 +237,29 @@ class Dispatcher:
         for name, flow in self._flows.items():
             if now.boot_ms - flow.moved_at < OVERDUE_MS:
                 continue
-            batches = [self._open[batch_no] for batch_no in flow.open]
-            posted = any(batch.posted and not batch.settling for batch in batches)
-            if not posted and (batches or flow.waits(now)):
+            posted = any(map(self._is_posted, flow.open))
+            if not posted and (flow.open or flow.waits(now)):
                 return name
         return None
 
     # ---- steps
 
-    def _move(self, flow: Flow) -> None:
+    def _is_posted(self, batch_no: int) -> bool:
+        if batch_no in self._callbacks:
+            return self._callbacks.is_posted(batch_no)
+        batch = self._open[batch_no]
+        return batch.posted and not batch.settling
+
+    def _count_requests(self, type: str, requests: int) -> None:
+        counts = self._counts[type]
+        counts.batches += requests
+        counts.batch_timers += requests
+
+    def _move(self, flow: Flow | Gate) -> None:
         self._changed[flow.name] = None
         self._moved.add(flow.name)
 
-    def _flow(self, name: str) -> Flow:
+    def _flow(self, name: str) -> Flow | Gate:
         flow = self._flows.get(name)
         if flow is None:
             flow = self._flows[name] = Flow(name)
@@ -269,17 +270,26 @@ class Dispatcher:
     def _apply_types(self, now: Now) -> None:
         types, self._types = self._types or {}, None
         for name in {**types, **self._flows}:
-            self._flow(name).set_type(types.get(name), now.boot_ms)
+            flow, type = self._flow(name), types.get(name)
+            if type is not None and (type.kind == "callback") != isinstance(flow, Gate):
+                # Of another kind than it was, or than was thought when a shard first mentioned it. No timer lives then
+                # or no batch is open; batches that are end with the flow that began them.
+                flow = Gate(name, flow.lanes) if type.kind == "callback" else Flow(name, flow.lanes)
+                self._flows[name] = flow
+            flow.set_type(type, now.boot_ms)
 
-    def _take(self, now: Now, flow: Flow, choice: Choice) -> None:
+    def _take(self, now: Now, flow: Flow | Gate, choice: Choice) -> None:
         self._last_batch_no += 1
         batch_no = self._last_batch_no
+        self._moved.add(flow.name)
+        if isinstance(flow, Gate):
+            self._callbacks.take(flow, choice, batch_no)
+            return
         flow.ask(choice)
         flow.open.add(batch_no)
         if flow.breaker.open:
             flow.note_probe(choice, batch_no, now.boot_ms)
         self._open[batch_no] = _Open(flow, choice)
-        self._moved.add(flow.name)
         self._out += [SendTake(shard, Take(batch_no, flow.name, choice.limit, count)) for shard, count in choice.takes]
 
     def _complete(self, batch_no: int, batch: _Open) -> None:
@@ -303,6 +313,6 @@ class Dispatcher:
         self._move(batch.flow)
 
 
-def _is_due(flow: Flow, now: Now) -> bool:
+def _is_due(flow: Flow | Gate, now: Now) -> bool:
     wall, boot = flow.wake
     return (wall is not None and wall <= now.wall_ms) or (boot is not None and boot <= now.boot_ms)

@@ -29,6 +29,8 @@ class Ready(msgspec.Struct, frozen=True, gc=False):
     count: int
     since: int
     urgent: bool = False
+    key: str = ""
+    """Not empty: how much is parked under this key, at most; some of it may be gone. `limit` and `since` are 0 then."""
 
 
 class Taken(msgspec.Struct, frozen=True, gc=False):
@@ -43,12 +45,16 @@ class Taken(msgspec.Struct, frozen=True, gc=False):
 
 
 class Settled(msgspec.Struct, frozen=True, gc=False):
-    """This shard's part of batch `batch_no` is settled, and durable. `buried` timers, of `type`, were given up."""
+    """This shard's part of batch `batch_no` is settled, and durable. `buried` timers, of `type`, were given up.
+
+    `part`: the number of the `SettleSome` that this is the end of; 0 after a `Settle`.
+    """
 
     batch_no: int
     shard: int
     type: str = ""
     buried: int = 0
+    part: int = 0
 
 
 Effect = Reply | Ready | Taken | Settled

@@ -35,6 +35,8 @@ class Choice(NamedTuple):
     """The largest batch that its members may travel in."""
     takes: list[tuple[int, int]]
     """(shard, how many)"""
+    key: str = ""
+    """Not empty: of what is parked under it."""
 
 
 class Lane:
@@ -83,11 +85,19 @@ class Lane:
                 count -= part
         return takes
 
+    def tidy(self, shard: int) -> None:
+        """Forget what says nothing of this shard."""
+        if not self.asked.get(shard):
+            self.asked.pop(shard, None)
+            if shard in self.reported and not self.reported[shard].count:
+                del self.reported[shard]
+
 
 class Flow:
     """Of one type. `wake` = (wall ms, boot ms), each or both None: when to ask `choose` again without an event."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, lanes: dict[int, Lane] | None = None) -> None:
+        """`lanes`: what the shards have ready already."""
         self.name = name
         self.type: TimerType | None = None
         self.breaker = Breaker()
@@ -98,7 +108,7 @@ class Flow:
         self.moved_at = 0
         """Boot ms at which a batch last got on: was begun, posted, answered, settled."""
         self.wake: tuple[int | None, int | None] = (None, None)
-        self._lanes: dict[int, Lane] = {}
+        self.lanes = {} if lanes is None else lanes
         self._rate: Rate | None = None
         self._held_until = 0
         self._elsewhere: set[int] = set()  # batches under way to an address that the type had before
@@ -123,16 +133,18 @@ class Flow:
             self._rate = Rate(per_second, boot_ms)
 
     def report(self, ready: Ready) -> None:
-        """A shard says what it has of a lane."""
-        lane = self._lanes.get(ready.limit)
+        """A shard says what it has of a lane. Nothing of a processor's is ever parked."""
+        if ready.key:
+            return
+        lane = self.lanes.get(ready.limit)
         if lane is None:
-            lane = self._lanes[ready.limit] = Lane(ready.limit)
+            lane = self.lanes[ready.limit] = Lane(ready.limit)
         lane.reported[ready.shard] = ready
         self._tidy(lane, ready.shard)
 
     def ask(self, choice: Choice) -> None:
         """The choice is carried out: its takes are under way."""
-        lane = self._lanes[choice.limit]
+        lane = self.lanes[choice.limit]
         for shard, count in choice.takes:
             lane.asked[shard] = lane.asked.get(shard, 0) + count
             if self._rate:
@@ -141,7 +153,7 @@ class Flow:
 
     def receive(self, limit: int, shard: int, asked: int, taken: int) -> None:
         """A take has ended with this many."""
-        lane = self._lanes[limit]
+        lane = self.lanes[limit]
         lane.asked[shard] -= asked
         self._tidy(lane, shard)
         if self._rate:
@@ -153,9 +165,14 @@ class Flow:
         return self.type.retry if self.type else RetryPolicy()
 
     @property
+    def breaker_open(self) -> bool:
+        """Whether the target is taken to be down."""
+        return self.breaker.open
+
+    @property
     def idle(self) -> bool:
         """Whether the flow could be forgotten."""
-        return self.type is None and not self.open and not self._lanes
+        return self.type is None and not self.open and not self.lanes
 
     def choose(self, now: Now, hurried: bool = False) -> Choice | None:
         """The next batch that may leave now, or None until `wake` or the next event. `hurried`: none waits for more."""
@@ -166,7 +183,7 @@ class Flow:
         closes_at = self._closes_at(type)
         if hurried and closes_at is not None:
             closes_at = 0
-        first = self._lanes[0] if closes_at is not None and closes_at <= now.wall_ms else None
+        first = self.lanes[0] if closes_at is not None and closes_at <= now.wall_ms else None
         if first is None:
             self.wake = (closes_at, None)
         lane = self._pick(first, self._oldest_retries())
@@ -263,12 +280,12 @@ class Flow:
         return (closes_at is not None and closes_at <= now.wall_ms) or self._oldest_retries() is not None
 
     def _oldest_retries(self) -> Lane | None:
-        lanes = [lane for limit, lane in self._lanes.items() if limit and lane.total()]
+        lanes = [lane for limit, lane in self.lanes.items() if limit and lane.total()]
         return min(lanes, key=Lane.last_try, default=None)
 
     def _closes_at(self, type: TimerType) -> int | None:
         """Unix ms from which the first attempts that are ready may leave as a batch."""
-        first = self._lanes.get(0)
+        first = self.lanes.get(0)
         total = first.total() if first else 0
         if first is None or total == 0:
             return None
@@ -281,9 +298,6 @@ class Flow:
 
     def _tidy(self, lane: Lane, shard: int) -> None:
         """Forget what says nothing, so that lanes don't pile up."""
-        if not lane.asked.get(shard):
-            lane.asked.pop(shard, None)
-            if shard in lane.reported and not lane.reported[shard].count:
-                del lane.reported[shard]
+        lane.tidy(shard)
         if not lane.reported and not lane.asked:
-            del self._lanes[lane.limit]
+            del self.lanes[lane.limit]

@@ -17,10 +17,12 @@ from typing import Final
 from timerd.engine.due import LOOK, SLICE, SWEEP_FLOOR, DueQueue
 from timerd.engine.effect import Ready
 from timerd.engine.now import Now
+from timerd.engine.parking import Parking
 from timerd.engine.record import Totals
 from timerd.engine.timer import (
     HELD,
     IN_FLIGHT,
+    PARKED,
     READY,
     RETRYING,
     URGENT,
@@ -152,6 +154,7 @@ class Lane:
         self._first: Timer | None = None  # of what is ready, when last reported
         self._first_since = 0
         self._retries: dict[int, RetryQueue] = {}
+        self._parking = Parking()
         self._reported: dict[int, tuple[int, int, bool]] = {}
         self.batch_size = 0  # nothing becomes ready before the type is known
         self._slack_ms = 1
@@ -193,6 +196,9 @@ class Lane:
             self.retrying -= 1
             if timer.failure is not None and (queue := self._retries.get(timer.failure.limit)) is not None:
                 queue.stale += 1
+        elif state == PARKED:
+            self._parking.discard()
+            self.retrying -= timer.failure is not None
         self.changed = True
 
     def end(self, timers: list[Timer]) -> None:
@@ -284,6 +290,7 @@ class Lane:
         self._ready = deque(timer for timer in self._ready if timer.state == READY)
         self._first = None
         self._due.push(early)
+        self._unpark_early(wall_ms)
         self.changed = True
 
     def take(self, limit: int, count: int) -> tuple[list[Timer], int]:
@@ -317,6 +324,27 @@ class Lane:
         self.changed = True
         return taken, tried_at
 
+    def park(self, key: str, timers: list[Timer], wall_ms: int) -> None:
+        """Put back timers that are in flight, unattempted, until `key` is taken from."""
+        self.in_flight -= len(timers)
+        for timer in timers:
+            timer.state = PARKED
+            self.retrying += timer.failure is not None
+        self._parking.put(key, timers)
+        if any(timer.fire_at > wall_ms for timer in timers):
+            self._unpark_early(wall_ms)
+        self.changed = True
+
+    def take_parked(self, key: str, count: int) -> list[Timer]:
+        """Up to `count` timers that were parked under a key, now IN_FLIGHT."""
+        taken = self._parking.take(key, count)
+        for timer in taken:
+            timer.state = IN_FLIGHT
+            self.retrying -= timer.failure is not None
+        self.in_flight += len(taken)
+        self.changed = True
+        return taken
+
     def report(self, shard: int) -> list[Ready]:
         """What the dispatcher does not know yet."""
         while self._ready and self._ready[0].state != READY:
@@ -334,6 +362,7 @@ class Lane:
         self._reported = {limit: said for limit, said in lanes.items() if said[0]}
         for limit in [limit for limit, queue in self._retries.items() if queue.empty]:
             del self._retries[limit]
+        news += [Ready(shard, self.name, 0, count, 0, key=key) for key, count in self._parking.news()]
         return news
 
     def is_due(self, now: Now) -> bool:
@@ -377,6 +406,7 @@ class Lane:
         for queue in self._retries.values():
             found += [e[2] for e in islice(queue.entries(), LOOK) if e[2].state == RETRYING and e[2].failure is e[3]]
             found += [e[2] for e in queue.ready if _is_ready(e)]
+        found += islice(self._parking, LOOK)
         return nsmallest(count, found + self._due.soonest(count))
 
     def _waits_since(self, first: Timer) -> int:
@@ -393,7 +423,19 @@ class Lane:
     def _first_attempts_due(self, now_ms: int) -> Iterator[Timer]:
         ready = (*self._urgent.values(), *self._ready)
         yield from (timer for timer in ready if timer.state == READY and timer.fire_at <= now_ms)
+        yield from (timer for timer in self._parking if timer.failure is None and timer.fire_at <= now_ms)
         yield from self._due.due(now_ms)
+
+    def _unpark_early(self, wall_ms: int) -> None:
+        early: list[Timer] = []
+        for timer in self._parking.remove_early(wall_ms):
+            if timer.failure is None:
+                timer.state = WAITING
+                early.append(timer)
+            else:
+                timer.state = RETRYING
+                self._push_retry(timer, timer.failure)
+        self._due.push(early)
 
     def _push_retry(self, timer: Timer, failure: Failure) -> None:
         queue = self._retries.get(failure.limit)

@@ -198,12 +198,14 @@ class Take(msgspec.Struct, frozen=True):
     """Hand out up to `count` ready timers of a lane for batch `batch_no`. Leads to one effect.Taken, maybe empty.
 
     A lane is (type, limit): limit 0 are first attempts, any other the retries that may travel in batches of that size.
+    With a `key` it is what was parked under that key.
     """
 
     batch_no: int
     type: str
     limit: int
     count: int
+    key: str = ""
 
 
 class ItemResult(msgspec.Struct, frozen=True, gc=False):
@@ -221,7 +223,7 @@ class WholeFailure(msgspec.Struct, frozen=True):
 
     error: str
     gap_ms: int
-    """Until the next attempt, jitter included."""
+    """Until the next attempt, jitter included; at least that, where the timer's own failures count."""
     limit: int
     """The largest batch they may travel in from now on."""
     counted: bool = False
@@ -230,6 +232,8 @@ class WholeFailure(msgspec.Struct, frozen=True):
     """The batch may have been seen by the processor."""
     bury: bool = False
     """Dead at once."""
+    attempted: bool = True
+    """False, of what is buried: it never left, so this was no attempt."""
 
 
 class Settle(msgspec.Struct, frozen=True):
@@ -243,6 +247,22 @@ class Settle(msgspec.Struct, frozen=True):
     """Drawn once a batch; multiplies the gaps of named failures."""
     results: Mapping[str, ItemResult] | None = None
     failure: WholeFailure | None = None
+
+
+class SettleSome(msgspec.Struct, frozen=True):
+    """What became of some timers of batch `batch_no`; the others stay in flight. Leads to one effect.Settled.
+
+    An id is in one of the three. The batch ends with its last timer; one of which nothing was taken, with this message.
+    """
+
+    batch_no: int
+    part: int
+    """Names this message within the batch; not 0."""
+    jitter: float = 1.0
+    fired: Sequence[str] = ()
+    failed: Sequence[tuple[str, WholeFailure]] = ()
+    parked: Mapping[str, Sequence[str]] = {}
+    """By key: put back, since they may not be tried now. No attempt, no record: after a restart they are simply due."""
 
 
 # ---- dead letters
@@ -328,7 +348,7 @@ class Close(msgspec.Struct, frozen=True):
 
 
 Message = (
-    Arm | Cancel | FireNow | Get | List | Next | Tally | Take | Settle | ListDead | Revive | Purge
+    Arm | Cancel | FireNow | Get | List | Next | Tally | Take | Settle | SettleSome | ListDead | Revive | Purge
     | SetTypes | SetReserve | Slice | FindBodies | Relocate | BodyLost | Close
 )  # fmt: skip
 

@@ -31,6 +31,11 @@ class Rate:
         lacking = timers * _UNIT - self._level
         return boot_ms if lacking <= 0 else boot_ms - (-lacking // self._a_ms)
 
+    def available(self, boot_ms: int) -> int:
+        """How many may pass now."""
+        self._fill(boot_ms)
+        return max(0, self._level // _UNIT)
+
     def spend(self, timers: int) -> None:
         """These are about to pass; `free_at` said that they may."""
         self._level -= timers * _UNIT

@@ -23,7 +23,7 @@ from timerd.engine.message import (
 )
 from timerd.engine.record import Totals
 from timerd.engine.ring import slots_of
-from timerd.engine.timer import DEAD, IN_FLIGHT, READY, RETRYING, Timer
+from timerd.engine.timer import DEAD, IN_FLIGHT, PARKED, READY, RETRYING, Timer
 
 SCAN_TIMERS = 4_000  # timers one message looks at, about 5 ms; the page ends there and says so
 SCAN_SLOTS = 2_048
@@ -128,7 +128,7 @@ def state_name(draft: Draft, timer: Timer) -> str:
     type = draft.types.get(timer.type)
     if type is not None and type.state == "paused":
         return "paused"
-    if timer.state == RETRYING or (timer.state == READY and timer.failure is not None):
+    if timer.state == RETRYING or (timer.state in (READY, PARKED) and timer.failure is not None):
         return "retrying"
     return "due" if timer.fire_at <= draft.state.now.wall_ms else "armed"
 

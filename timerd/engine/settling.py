@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from timerd.engine.backoff import backoff_ms
 from timerd.engine.draft import Draft
 from timerd.engine.effect import Settled, Taken
-from timerd.engine.message import BodyLost, ItemResult, Settle, Take, WholeFailure
+from timerd.engine.message import BodyLost, ItemResult, Settle, SettleSome, Take, WholeFailure
 from timerd.engine.record import Buried, Fired, Retried
 from timerd.engine.state import NO_FAILURE
 from timerd.engine.timer import IN_FLIGHT, RetryPolicy, Timer
@@ -24,10 +24,13 @@ def take(draft: Draft, message: Take) -> None:
     tried_at = 0
     if lane is not None:
         lane.step_back(state.now)
-        timers, tried_at = lane.take(message.limit, message.count)
+        if message.key:
+            timers = lane.take_parked(message.key, message.count)
+        else:
+            timers, tried_at = lane.take(message.limit, message.count)
     draft.flights[message.batch_no] = timers
     flagged: frozenset[str] = frozenset()
-    if message.limit or state.unclean_generation:  # else nothing can have been delivered before
+    if message.limit or message.key or state.unclean_generation:  # else nothing can have been delivered before
         flagged = frozenset(
             timer.id
             for timer in timers
@@ -69,6 +72,42 @@ def settle(draft: Draft, message: Settle) -> None:
     draft.effects.append(Settled(message.batch_no, draft.state.shard, type, buried))
 
 
+def settle_some(draft: Draft, message: SettleSome) -> None:
+    """Apply what became of some of a batch; what is parked was not tried, and an outcome of it is nobody's."""
+    flight = draft.flights.get(message.batch_no, [])
+    left = {timer.id: timer for timer in flight}
+    type = flight[0].type if flight else ""
+    dead_before = draft.state.lane(type).totals.dead if flight else 0
+    gone: list[Timer] = []
+
+    def current(ids: Iterable[str]) -> list[Timer]:
+        timers = [left.pop(id) for id in ids]
+        gone.extend([timer for timer in timers if timer.state != IN_FLIGHT])
+        return [timer for timer in timers if timer.state == IN_FLIGHT]
+
+    fired = [timer.id for timer in current(message.fired)]
+    by_failure: dict[WholeFailure, list[str]] = {}
+    for id, failure in message.failed:
+        by_failure.setdefault(failure, []).append(id)
+    failed = [(failure, current(ids)) for failure, ids in by_failure.items()]
+    if fired or gone:
+        draft.write(Fired(type, fired, superseded=len(gone)))
+    for failure, timers in failed:
+        if timers:
+            _fail(draft, type, timers, failure, message.jitter)
+    for key, ids in message.parked.items():
+        if timers := current(ids):
+            draft.state.lane(type).park(key, timers, draft.state.now.wall_ms)
+    if left:
+        draft.flights[message.batch_no] = list(left.values())
+    else:
+        draft.flights.pop(message.batch_no, None)
+    if gone:
+        _unblock(draft, gone)
+    buried = draft.state.lane(type).totals.dead - dead_before if flight else 0
+    draft.effects.append(Settled(message.batch_no, draft.state.shard, type, buried, message.part))
+
+
 def _policy(draft: Draft, type: str) -> RetryPolicy:
     known = draft.types.get(type)
     return known.retry if known else RetryPolicy()
@@ -88,9 +127,10 @@ def _fail(draft: Draft, type: str, timers: list[Timer], failure: WholeFailure, j
     """The whole batch failed."""
     at = draft.state.now.wall_ms
     if failure.bury:
-        draft.write(Buried([t.id for t in timers], at, True, failure.unknown, failure.error))
+        draft.write(Buried([t.id for t in timers], at, failure.attempted, failure.unknown, failure.error))
     elif failure.counted:
-        _count_failures(draft, type, [(t, failure.error) for t in timers], failure.limit, jitter, failure.unknown)
+        failed = [(t, failure.error) for t in timers]
+        _count_failures(draft, type, failed, failure.limit, jitter, failure.unknown, failure.gap_ms)
     else:
         _retry(draft, [t.id for t in timers], failure.gap_ms, failure.limit, False, failure.unknown, failure.error)
 
@@ -138,7 +178,13 @@ def _answer(
 
 
 def _count_failures(
-    draft: Draft, type: str, failed: list[tuple[Timer, str]], limit: int, jitter: float, unknown: bool
+    draft: Draft,
+    type: str,
+    failed: list[tuple[Timer, str]],
+    limit: int,
+    jitter: float,
+    unknown: bool,
+    least_gap_ms: int = 1,
 ) -> None:
     """Failures of the timers' own: each counts, and waits by how many it had. One record for all that are alike."""
     policy = _policy(draft, type)
@@ -150,7 +196,7 @@ def _count_failures(
         if policy.max_attempts and counted >= policy.max_attempts:
             buried.setdefault(error, []).append(timer.id)
         else:
-            gap_ms = max(1, round(backoff_ms(policy, counted) * jitter))
+            gap_ms = max(least_gap_ms, round(backoff_ms(policy, counted) * jitter))
             travel = min(limit, before.limit) if before.limit else limit
             again.setdefault((gap_ms, travel, error), []).append(timer.id)
     for error, ids in buried.items():

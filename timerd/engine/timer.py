@@ -28,6 +28,7 @@ HELD: Final = 4  # due, but an earlier generation of its id is still in flight
 RETRYING: Final = 5  # in the retry queue
 DEAD: Final = 6  # a dead letter
 GONE: Final = 7  # no longer current: fired, cancelled or replaced
+PARKED: Final = 8  # put back unattempted, under a key, until the dispatcher takes what lies under it
 
 
 class BodyRef(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -16,7 +16,18 @@ from pathlib import Path
 
 import pytest
 
-from timerd_client import Arm, AsyncTimerd, HorizonExceeded, NotFound, Timerd, TypeInUse, UnknownType
+from timerd_client import (
+    Arm,
+    AsyncTimerd,
+    CallbackRequest,
+    HorizonExceeded,
+    NotFound,
+    TargetForbidden,
+    Timerd,
+    TypeInUse,
+    UnknownType,
+    ValidationFailed,
+)
 
 from .fake_timerd import Loop
 from .fault_proxy import fault, fault_proxy, release
@@ -118,3 +129,33 @@ def test_a27_a_late_repeat_never_lands_after_a_newer_arm(url: str, when: str) ->
             assert found.fire_at == later
     finally:
         loop.stop()
+
+
+def test_callbacks_are_armed_with_a_request(url: str) -> None:
+    with Timerd(url) as client:
+        info = client.put_type("call", kind="callback")
+        assert (info.kind, info.url) == ("callback", None)
+        plain = CallbackRequest("https://example.com/hook")
+        for request, shown in (
+            (plain, {}),
+            (CallbackRequest(plain.url, "PUT", {"X-A": "1"}, "text"), {"body": "text"}),
+            (CallbackRequest(plain.url, json={"n": None}), {"json": {"n": None}}),
+            (CallbackRequest(plain.url, json=None), {"json": None}),
+            (CallbackRequest(plain.url, body=b"\x00\xff"), {"body_base64": "AP8="}),
+        ):
+            client.arm("c", "call", fire_at=AT, request=request)
+            found = client.get("c")
+            assert found is not None
+            common = {"url": request.url, "method": request.method, "headers": dict(request.headers)}
+            assert (found.request, found.payload) == ({**common, **shown}, None)
+        assert client.arm_many([Arm("d", "call", fire_at=AT, request=plain)])[0].status == "created"
+        with pytest.raises(TargetForbidden):
+            client.arm("e", "call", fire_at=AT, request=CallbackRequest("http://127.0.0.1/"))
+        with pytest.raises(ValidationFailed):
+            client.arm("e", "call", fire_at=AT, payload=1)
+        with pytest.raises(ValueError, match="not both"):
+            client.arm("e", "call", fire_at=AT, payload=1, request=plain)
+        with pytest.raises(ValueError, match="not both"):
+            CallbackRequest(plain.url, body="a", json=1)
+        assert client.cancel("c").cancelled
+        assert client.cancel("d").cancelled

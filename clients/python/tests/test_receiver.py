@@ -14,6 +14,7 @@ from standardwebhooks import Webhook
 
 from timerd_client import (
     Batch,
+    Callback,
     DueTimer,
     InvalidDelivery,
     InvalidSignature,
@@ -217,3 +218,24 @@ async def test_lifespan() -> None:
 
     await asyncio.wait_for(processor(lambda batch: None)({"type": "lifespan"}, receive, send), 1)
     assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+
+
+def test_a_callback_is_taken_if_it_is_signed() -> None:
+    headers = {
+        **signed(SECRET, b"{"),
+        "Timerd-Timer-Id": "k%C3%A4se%2F1",
+        "Timerd-Generation": "17",
+        "Timerd-Attempt": "2",
+        "Timerd-Possible-Duplicate": "true",
+    }
+    callback = Receiver(SECRET).receive_callback(headers, b"{")
+    assert callback == Callback("käse/1", 17, 2, True, "b1")
+    with pytest.raises(InvalidSignature):
+        Receiver(SECRET).receive_callback(headers, b"}")
+    with pytest.raises(InvalidSignature):
+        Receiver(SECRET, tolerance=10, clock=lambda: time.time() + 60).receive_callback(headers, b"{")
+    assert Receiver().receive_callback(headers, b"anything").id == "käse/1"
+    for missing in ("Timerd-Timer-Id", "Timerd-Generation", "Timerd-Attempt"):
+        less = {name: value for name, value in headers.items() if name != missing}
+        with pytest.raises(InvalidDelivery):
+            Receiver(SECRET).receive_callback(less, b"{")

@@ -31,6 +31,7 @@ from timerd_client._errors import (
 from timerd_client._processor import processor
 from timerd_client._receiver import (
     Batch,
+    Callback,
     DueTimer,
     InvalidDelivery,
     InvalidSignature,
@@ -47,6 +48,7 @@ from timerd_client._sync import Timerd
 from timerd_client._values import (
     Arm,
     ArmResult,
+    CallbackRequest,
     CancelResult,
     DeadLetter,
     Status,
@@ -62,6 +64,8 @@ __all__ = [
     "AsyncTimerd",
     "Batch",
     "BodyTooLarge",
+    "Callback",
+    "CallbackRequest",
     "CancelResult",
     "DeadLetter",
     "DueTimer",

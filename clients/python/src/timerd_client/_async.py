@@ -27,6 +27,7 @@ from timerd_client._turns import chunks, perform
 from timerd_client._values import (
     Arm,
     ArmResult,
+    CallbackRequest,
     CancelResult,
     DeadLetter,
     Mode,
@@ -104,12 +105,22 @@ class AsyncTimerd:
         payload: Any = None,
         mode: Mode = "replace",
         if_generation: int | None = None,
+        request: CallbackRequest | None = None,
     ) -> ArmResult:
         """Arm or re-arm one timer: on return it is durable. Arms that meet on the way share a request.
 
-        A re-arm replaces all of the timer, its payload too.
+        A re-arm replaces all of the timer, its payload too. `request`: for a type of kind callback, in place of it.
         """
-        arm = Arm(id, type, fire_at=fire_at, delay=delay, payload=payload, mode=mode, if_generation=if_generation)
+        arm = Arm(
+            id,
+            type,
+            fire_at=fire_at,
+            delay=delay,
+            payload=payload,
+            mode=mode,
+            if_generation=if_generation,
+            request=request,
+        )
         return cast(ArmResult, await self._submit(encode_arm(arm), (id,)))
 
     async def arm_many(self, items: Iterable[Arm]) -> ArmResults:

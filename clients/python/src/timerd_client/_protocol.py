@@ -4,6 +4,7 @@ This module knows no sockets, no clocks and no retries. `_calls` makes the reque
 between a request and its reply.
 """
 
+import base64
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Generic, TypeVar
@@ -15,6 +16,7 @@ from timerd_client._instants import duration, fire_at_ms
 from timerd_client._values import (
     Arm,
     ArmResult,
+    CallbackRequest,
     Mode,
 )
 
@@ -100,6 +102,16 @@ class _ArmItem(msgspec.Struct, omit_defaults=True):
     payload: Any = None
     mode: str = "replace"
     if_generation: int | None = None
+    request: "_Request | None" = None
+
+
+class _Request(msgspec.Struct, omit_defaults=True):
+    url: str
+    method: str = "POST"
+    headers: Mapping[str, str] = {}
+    body: str | None = None
+    body_base64: str | None = None
+    json: Any = msgspec.UNSET
 
 
 _encode = msgspec.json.Encoder().encode
@@ -145,8 +157,20 @@ def encode_arm(arm: Arm) -> EncodedArm:
         arm.payload,
         arm.mode,
         arm.if_generation,
+        None if arm.request is None else _request(arm.request),
     )
     return EncodedArm(arm.id, encode_json(item), arm.if_generation is not None)
+
+
+def _request(given: CallbackRequest) -> _Request:
+    if not isinstance(given, CallbackRequest):
+        raise TypeError(f"expected CallbackRequest, got {type(given).__name__}")
+    item = _Request(given.url, given.method, given.headers, json=given.json)
+    if isinstance(given.body, bytes):
+        item.body_base64 = base64.b64encode(given.body).decode()
+    elif given.body is not None:
+        item.body = given.body
+    return item
 
 
 # ---- reading replies

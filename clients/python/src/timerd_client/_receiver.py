@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal
+from urllib.parse import unquote
 
 import msgspec
 
@@ -43,6 +44,20 @@ class Batch(msgspec.Struct, frozen=True):
     batch_id: str
     dispatched_at: datetime
     timers: list[DueTimer]
+
+
+class Callback(msgspec.Struct, frozen=True):
+    """A scheduled callback that came in, as far as timerd speaks of it; its body is the caller's own.
+
+    The same (id, generation) may come twice; `possible_duplicate` says when that is likely.
+    """
+
+    id: str
+    generation: int
+    attempt: int
+    possible_duplicate: bool
+    webhook_id: str
+    """The same in every attempt of the same generation: a key to know repeats by."""
 
 
 class ItemResult(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -137,6 +152,25 @@ class Receiver:
             raise InvalidDelivery("a time without an offset")
         return batch
 
+    def receive_callback(self, headers: Headers, body: bytes) -> Callback:
+        """What a scheduled callback says of itself; any answer of 2xx says that it is done.
+
+        Raises InvalidSignature (answer 401) or InvalidDelivery (answer 400).
+        """
+        given = _lower(headers)
+        if self._secrets is not None:
+            verify(self._secrets, given, body, now=self._clock(), tolerance=self._tolerance)
+        try:
+            return Callback(
+                unquote(given["timerd-timer-id"], errors="strict"),
+                int(given["timerd-generation"]),
+                int(given["timerd-attempt"]),
+                given.get("timerd-possible-duplicate") == "true",
+                given["webhook-id"],
+            )
+        except (KeyError, ValueError) as error:
+            raise InvalidDelivery(f"no callback of timerd's: {error!r}") from error
+
 
 def _lower(headers: Headers) -> dict[str, str]:
     pairs = headers.items() if isinstance(headers, Mapping) else headers
@@ -149,6 +183,7 @@ def _text(value: str | bytes) -> str:
 
 __all__ = [
     "Batch",
+    "Callback",
     "DueTimer",
     "InvalidDelivery",
     "InvalidSignature",

@@ -15,6 +15,20 @@ from timerd_client._instants import Duration, duration, fire_at_ms
 Mode = Literal["replace", "earliest", "latest", "keep"]
 
 
+class CallbackRequest(msgspec.Struct, frozen=True):
+    """What a scheduled callback sends. At most one of `body` (text, or any bytes) and `json` is given."""
+
+    url: str
+    method: str = "POST"
+    headers: Mapping[str, str] = {}
+    body: str | bytes | None = None
+    json: Any = msgspec.UNSET
+
+    def __post_init__(self) -> None:
+        if self.body is not None and self.json is not msgspec.UNSET:
+            raise ValueError("give body or json, not both")
+
+
 class _Named(msgspec.Struct, frozen=True):
     id: str
     type: str
@@ -23,7 +37,8 @@ class _Named(msgspec.Struct, frozen=True):
 class Arm(_Named, frozen=True, kw_only=True):
     """One timer to arm: at `fire_at` (an aware datetime), or after `delay` from the server's clock at acceptance.
 
-    `payload` is what msgspec can write as JSON; None is no payload. `if_generation` arms only if that is the current
+    `payload` is what msgspec can write as JSON; None is no payload. For a type of kind callback there is a `request` in
+    place of it. `if_generation` arms only if that is the current
     generation; 0 means that nothing is there. Wrong times raise here, not when the arm is sent.
     """
 
@@ -32,6 +47,7 @@ class Arm(_Named, frozen=True, kw_only=True):
     payload: Any = None
     mode: Mode = "replace"
     if_generation: int | None = None
+    request: CallbackRequest | None = None
 
     def __post_init__(self) -> None:
         if self.fire_at is not None:
@@ -42,6 +58,8 @@ class Arm(_Named, frozen=True, kw_only=True):
             duration(self.delay)
         else:
             raise ValueError("give fire_at or delay")
+        if self.request is not None and self.payload is not None:
+            raise ValueError("give payload or request, not both")
 
 
 class ArmResult(msgspec.Struct, frozen=True):
@@ -87,6 +105,8 @@ class TimerInfo(msgspec.Struct, frozen=True):
     payload: Any = None
     last_error: str | None = None
     next_attempt_at: datetime | None = None
+    request: dict[str, Any] | None = None
+    """Of a callback, as it was given."""
 
 
 class DeadLetter(msgspec.Struct, frozen=True):
@@ -100,6 +120,7 @@ class DeadLetter(msgspec.Struct, frozen=True):
     last_error: str | None = None
     died_at: datetime | None = None
     payload: Any = None
+    request: dict[str, Any] | None = None
 
 
 class TypeInfo(msgspec.Struct, frozen=True):

@@ -1,0 +1,131 @@
+"""Callbacks: carries out what the dispatcher decides about callback types. The counterpart of what `Dispatch` does for
+batches to processors.
+
+It reads what each member of a batch asks for, tells the dispatcher where that goes, and sends those that may leave,
+each as a request of its own. Outcomes that arrive together are told together, so that a storm of them shares messages
+and frames. It judges nothing.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import structlog
+
+from timerd import __version__
+from timerd.engine.answer import Failed, Limits, Outcome, read_callback_answer
+from timerd.engine.batch import Batch, batch_id
+from timerd.engine.callback import ANSWER_BYTES_MAX, CallbackRequest, decode_request, host_of, request_headers
+from timerd.engine.dispatcher import Dispatcher
+from timerd.engine.message import WholeFailure
+from timerd.engine.now import Now
+from timerd.engine.timer import BodyRef, Timer, TimerType
+from timerd.lag import LagSamples
+from timerd.ports import Clock, Deliver, Log, Request
+from timerd.signing import sign
+from timerd.troubles import Troubles
+
+LOST: Final = WholeFailure("its request can't be read", 0, 1, bury=True, attempted=False)
+NO_REQUEST: Final = WholeFailure("it holds a payload and no request", 0, 1, bury=True, attempted=False)
+REMOVED: Final = WholeFailure("the type was removed", 1_000, 1)  # while a batch of it was being put together
+
+log = structlog.get_logger()
+
+
+class CallbackDeliveries:
+    """Of one node. `pump` carries out the dispatcher's commands, `start` runs a task until the node closes."""
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        log: Log,
+        deliver: Deliver,
+        clock: Clock,
+        limits: Limits,
+        random: Callable[[], float],
+        troubles: Troubles,
+        lags: dict[str, LagSamples],
+        pump: Callable[[Now], None],
+    ) -> None:
+        self.types: Mapping[str, TimerType] = {}
+        self._dispatcher = dispatcher
+        self._log = log
+        self._deliver = deliver
+        self._clock = clock
+        self._limits = limits
+        self._random = random
+        self._troubles = troubles
+        self._lags = lags
+        self._pump = pump
+        self._ended: dict[int, list[tuple[str, Outcome]]] = {}
+
+    async def sort(self, batch: Batch) -> list[tuple[Timer, CallbackRequest]]:
+        """Read the requests of a batch, and let the dispatcher say which leave now: those are to be given to `send`."""
+        apart = [timer.payload for timer in batch.timers if isinstance(timer.payload, BodyRef)]
+        bodies = iter(await self._log.read_bodies(apart) if apart else [])
+        known = batch.type in self.types
+        wants: list[tuple[Timer, str | WholeFailure]] = []
+        requests: dict[str, CallbackRequest] = {}
+        for timer in batch.timers:
+            payload = next(bodies) if timer.payload.__class__ is BodyRef else timer.payload
+            want: str | WholeFailure
+            if not known:
+                want = REMOVED
+            elif payload is None and timer.payload is not None:
+                want = LOST
+            else:
+                try:
+                    request = requests[timer.id] = decode_request(payload or b"")  # type: ignore[arg-type]
+                    want = host_of(request.url)
+                except ValueError:
+                    want = NO_REQUEST
+            if isinstance(want, WholeFailure):
+                log.error("callback_not_sent", type=batch.type, id=timer.id, reason=want.error)
+            wants.append((timer, want))
+        now = self._clock.now()
+        leave = self._dispatcher.sort(now, batch.batch_no, wants)
+        if first := [timer for timer in leave if timer.failure is None]:
+            self._lags.setdefault(batch.type, LagSamples()).add(now.boot_ms // 1000, now.wall_ms, first)
+        self._pump(now)
+        return [(timer, requests[timer.id]) for timer in leave]
+
+    async def send(self, batch: Batch, timer: Timer, wanted: CallbackRequest) -> None:
+        """One attempt of one callback."""
+        now = self._clock.now()
+        type = self.types.get(batch.type) or TimerType(batch.type)
+        answer = await self._deliver.post(build_callback(type, timer, wanted, now, timer.id in batch.flagged))
+        now = self._clock.now()
+        outcome = read_callback_answer(
+            now,
+            self._limits,
+            status=answer.status,
+            headers=answer.headers,
+            body=answer.body,
+            error=answer.error,
+            detail=answer.detail,
+        )
+        if isinstance(outcome, Failed):  # hosts fail and answer side by side: there is no "resumed" of a type
+            self._troubles.failed(now.boot_ms, batch.type, host_of(wanted.url), outcome.error, 1)
+        if not self._ended:
+            asyncio.get_running_loop().call_soon(self._tell)
+        self._ended.setdefault(batch.batch_no, []).append((timer.id, outcome))
+
+    def _tell(self) -> None:
+        """Tell what has ended since the loop came round last."""
+        now = self._clock.now()
+        ended, self._ended = self._ended, {}
+        for batch_no, outcomes in ended.items():
+            self._dispatcher.ended(now, batch_no, outcomes, self._random())
+        self._pump(now)
+
+
+def build_callback(type: TimerType, timer: Timer, wanted: CallbackRequest, now: Now, repeat: bool) -> Request:
+    """A callback's request, signed with all secrets of its type. Its id is the same in every attempt."""
+    id = batch_id([timer])
+    seconds = now.wall_ms // 1000
+    headers = request_headers(wanted, timer, id, seconds, __version__, repeat)
+    if type.signing_secrets:
+        headers["webhook-signature"] = sign(type.signing_secrets, id, seconds, wanted.body)
+    return Request(
+        wanted.url, headers, wanted.body, type.request_timeout_ms, ANSWER_BYTES_MAX, wanted.method, guarded=True
+    )

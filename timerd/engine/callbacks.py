@@ -1,0 +1,174 @@
+"""Callback batches that are open: taken together, sent one by one, settled as they end.
+
+    Take to each shard -> Taken from each -> Sort -> `sort` says which leave; the others are parked by a SettleSome
+    -> outcomes, several at a time as they come -> a SettleSome to each shard concerned -> Settled
+
+A member's slot is free when its outcome is durable. The bookkeeping is here, every judgement is the gate's. Pure, like
+the dispatcher, whose hand it is: what it wants done is added to the dispatcher's commands.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from timerd.engine.answer import Accepted, Outcome
+from timerd.engine.backoff import draw_jitter
+from timerd.engine.batch import Batch
+from timerd.engine.command import Command, SendSettle, SendTake, Sort
+from timerd.engine.effect import Settled, Taken
+from timerd.engine.flow import Choice
+from timerd.engine.gate import Gate
+from timerd.engine.message import SettleSome, Take, WholeFailure
+from timerd.engine.now import Now
+from timerd.engine.timer import Timer
+
+
+class _Group:
+    """A batch under way."""
+
+    def __init__(self, gate: Gate, choice: Choice) -> None:
+        self.gate = gate
+        self.choice = choice
+        self.asked = dict(choice.takes)
+        self.awaited = set(self.asked)
+        """Shards whose Taken is still to come."""
+        self.timers: dict[str, Timer] = {}
+        self.shard_of: dict[str, int] = {}
+        self.flagged: frozenset[str] = frozenset()
+        self.sent: dict[str, str] = {}
+        """id -> host: under way."""
+        self.parts: dict[int, Counter[str]] = {}
+        """Number of a SettleSome that is not durable yet -> slots that it frees, by host."""
+        self.last_part = 0
+
+
+class _Part:
+    """A SettleSome in the making, of one shard."""
+
+    def __init__(self) -> None:
+        self.fired: list[str] = []
+        self.failed: list[tuple[str, WholeFailure]] = []
+        self.parked: dict[str, list[str]] = {}
+        self.slots: Counter[str] = Counter()
+
+
+class Callbacks:
+    """See the module. `sent` is told each request that leaves, by type; `moved` each gate in which something moved."""
+
+    def __init__(self, out: list[Command], sent: Callable[[str, int], None], moved: Callable[[Gate], None]) -> None:
+        self._out = out
+        self._sent = sent
+        self._moved = moved
+        self._open: dict[int, _Group] = {}
+
+    def __contains__(self, batch_no: int) -> bool:
+        return batch_no in self._open
+
+    def __bool__(self) -> bool:
+        return bool(self._open)
+
+    def is_posted(self, batch_no: int) -> bool:
+        """Whether requests of it are under way."""
+        return bool(self._open[batch_no].sent)
+
+    def take(self, gate: Gate, choice: Choice, batch_no: int) -> None:
+        """Begin a batch."""
+        gate.begin(choice, batch_no)
+        self._open[batch_no] = _Group(gate, choice)
+        self._out += [
+            SendTake(shard, Take(batch_no, gate.name, choice.limit, count, choice.key)) for shard, count in choice.takes
+        ]
+
+    def taken(self, taken: Taken) -> None:
+        """A shard has handed out its part of a batch."""
+        group, batch_no = self._open[taken.batch_no], taken.batch_no
+        group.awaited.remove(taken.shard)
+        group.gate.receive(group.choice, taken.shard, group.asked[taken.shard], len(taken.timers))
+        for timer in taken.timers:
+            group.timers[timer.id] = timer
+            group.shard_of[timer.id] = taken.shard
+        group.flagged |= taken.flagged
+        if not taken.timers:
+            self._settle(group, batch_no, {taken.shard: _Part()})
+        if not group.awaited:
+            if group.timers:
+                name, choice = group.gate.name, group.choice
+                timers = list(group.timers.values())
+                self._out.append(Sort(Batch(batch_no, name, timers, group.flagged, 0, choice.whole)))
+            else:
+                group.gate.end_sorting(batch_no)
+                if choice_key := group.choice.key:
+                    group.gate.drop(choice_key, batch_no)
+        self._moved(group.gate)
+
+    def sort(
+        self, now: Now, batch_no: int, wants: Sequence[tuple[Timer, str | WholeFailure]], halted: bool
+    ) -> list[Timer]:
+        """Say where each member of a batch goes, or why it can't go anywhere. Answer: those to be sent at once.
+
+        A batch that was taken for one host has its slots already, and leaves whole, unless the service has `halted`.
+        """
+        group = self._open[batch_no]
+        gate, key = group.gate, group.choice.key
+        going = [(timer, want) for timer, want in wants if isinstance(want, str)]
+        hosts = [host for _, host in going]
+        leaves = [True] * len(going) if key else gate.sort(now, batch_no, hosts, halted)
+        parts: dict[int, _Part] = {}
+        sent: list[Timer] = []
+        for (timer, host), leave in zip(going, leaves, strict=True):
+            if leave:
+                group.sent[timer.id] = host
+                sent.append(timer)
+            else:
+                part = parts.setdefault(group.shard_of[timer.id], _Part())
+                part.parked.setdefault(host, []).append(timer.id)
+        for timer, want in wants:
+            if isinstance(want, WholeFailure):
+                part = parts.setdefault(group.shard_of[timer.id], _Part())
+                part.failed.append((timer.id, want))
+                if key:
+                    part.slots[key] += 1
+        if key and not sent:
+            gate.drop(key, batch_no)
+        self._settle(group, batch_no, parts)
+        gate.end_sorting(batch_no)
+        self._sent(gate.name, len(sent))
+        self._moved(gate)
+        return sent
+
+    def ended(self, now: Now, batch_no: int, outcomes: Sequence[tuple[str, Outcome]], random: float) -> None:
+        """Requests of a batch have ended, each with its outcome."""
+        group = self._open[batch_no]
+        gate = group.gate
+        jitter = draw_jitter(gate.policy, random)
+        parts: dict[int, _Part] = {}
+        for id, outcome in outcomes:
+            host = group.sent.pop(id)
+            part = parts.setdefault(group.shard_of[id], _Part())
+            part.slots[host] += 1
+            if isinstance(outcome, Accepted):
+                gate.accept(host, now.boot_ms)
+                part.fired.append(id)
+            else:
+                part.failed.append((id, gate.judge(now, batch_no, host, group.timers[id], outcome, jitter)))
+        self._settle(group, batch_no, parts, jitter)
+        self._moved(gate)
+
+    def settled(self, settled: Settled) -> None:
+        """Some of a batch is settled and durable."""
+        group, batch_no = self._open[settled.batch_no], settled.batch_no
+        for host, count in group.parts.pop(settled.part).items():
+            group.gate.release(host, count)
+        if not (group.awaited or group.timers or group.parts):
+            del self._open[batch_no]
+            group.gate.open.remove(batch_no)
+        self._moved(group.gate)
+
+    def _settle(self, group: _Group, batch_no: int, parts: dict[int, _Part], jitter: float = 1.0) -> None:
+        for shard, part in parts.items():
+            group.last_part += 1
+            group.parts[group.last_part] = part.slots
+            message = SettleSome(batch_no, group.last_part, jitter, part.fired, part.failed, part.parked)
+            self._out.append(SendSettle(shard, message))
+            for ids in (part.fired, [id for id, _ in part.failed], *part.parked.values()):
+                for id in ids:
+                    del group.timers[id], group.shard_of[id]

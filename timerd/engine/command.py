@@ -1,0 +1,42 @@
+"""Commands: what the dispatcher wants done, in order. Values; carrying them out is the shell's."""
+
+from typing import NamedTuple
+
+from timerd.engine.batch import Batch
+from timerd.engine.message import Settle, SettleSome, Take
+
+
+class SendTake(NamedTuple):
+    """Send this to that shard."""
+
+    shard: int
+    message: Take
+
+
+class SendSettle(NamedTuple):
+    """Send this to that shard."""
+
+    shard: int
+    message: Settle | SettleSome
+
+
+class Post(NamedTuple):
+    """Deliver this batch now; call `answered` with its number when that has ended."""
+
+    batch: Batch
+
+
+class Sort(NamedTuple):
+    """Read what each member of this batch of callbacks asks for, and call `sort` with where each goes."""
+
+    batch: Batch
+
+
+class PauseType(NamedTuple):
+    """Pause the type and say why. The dispatcher sends it nothing until `set_types` is called."""
+
+    name: str
+    reason: str
+
+
+Command = SendTake | SendSettle | Post | Sort | PauseType

@@ -1,0 +1,318 @@
+"""One callback type's gate: which due callbacks may leave now, by the host that each goes to.
+
+A callback is a request of its own, and its host is known only when its payload has been read. So a batch of due timers
+is first taken to be *sorted*: those whose host has room leave at once, the others are parked in their shards under
+their host's name. From there they are taken when that host has a slot again, and not before: a dead host with a
+hundred thousand callbacks is one probe at a time and no polling, and each of them is sorted once.
+
+The hosts that have something to do stand in a ring, so that none starves when there are more hosts than slots, and
+whenever a slot is free what is not sorted yet is sorted, a batch at a time. Like a `Flow` it knows counts, and its work
+does not grow with how much is due; the dispatcher does the bookkeeping of the batches.
+
+Invariants
+1. At most `max_in_flight` requests are under way, to one host at most its share; what is asked for a host counts from
+   the Take on, and everything until its outcome is durable.
+2. Of an open breaker's host at most one is under way that was sent since it opened: the probe.
+3. A host of which nothing is parked or under way is forgotten if it is well; of others `HOSTS_IDLE_MAX` are kept.
+"""
+
+from collections.abc import Sequence
+from heapq import heappop, heappush
+from typing import Final
+
+from timerd.engine.answer import Failed
+from timerd.engine.effect import Ready
+from timerd.engine.flow import Choice, Lane
+from timerd.engine.host import Host, share_of
+from timerd.engine.message import WholeFailure
+from timerd.engine.now import Now
+from timerd.engine.rate import Rate
+from timerd.engine.timer import RetryPolicy, Timer, TimerType
+
+HOSTS_IDLE_MAX: Final = 4_096  # hosts in trouble that are remembered though nothing is due for them: half a megabyte
+
+
+class Gate:
+    """Of one type. `wake` as in `Flow`."""
+
+    def __init__(self, name: str, lanes: dict[int, Lane]) -> None:
+        """`lanes`: what the shards have ready that is not sorted."""
+        self.name = name
+        self.type: TimerType | None = None
+        self.open: set[int] = set()
+        """The batches under way."""
+        self.moved_at = 0
+        self.wake: tuple[int | None, int | None] = (None, None)
+        self.in_flight = 0
+        self.lanes = lanes
+        self._hosts: dict[str, Host] = {}
+        self._idle: dict[str, None] = {}  # hosts in trouble and without work, the longest so first
+        self._ring: dict[str, None] = {}  # hosts that may have room for what is parked
+        self._moments: list[tuple[int, str]] = []  # heap: hosts that may be tried again from then on
+        self._sorting: int | None = None  # the batch that is being sorted
+        self._rate: Rate | None = None
+        self._retries_next = False
+
+    def set_type(self, type: TimerType | None, boot_ms: int) -> None:
+        """Know the type as it is now; None: there is no such type, and its timers wait."""
+        self.type = type
+        per_second = type.max_per_second if type else None
+        if per_second is None:
+            self._rate = None
+        elif self._rate is None or self._rate.per_second != per_second:
+            self._rate = Rate(per_second, boot_ms)
+        for host in self._hosts.values():
+            self._offer(host)
+
+    @property
+    def policy(self) -> RetryPolicy:
+        """How its failures are tried again."""
+        return self.type.retry if self.type else RetryPolicy()
+
+    @property
+    def idle(self) -> bool:
+        """Whether the gate could be forgotten."""
+        return self.type is None and not self.open and not self.lanes and all(h.idle for h in self._hosts.values())
+
+    @property
+    def breaker_open(self) -> bool:
+        """Whether some host is taken to be down."""
+        return any(host.breaker.open for host in self._hosts.values())
+
+    @property
+    def hosts(self) -> int:
+        """How many are remembered."""
+        return len(self._hosts)
+
+    def report(self, ready: Ready) -> None:
+        """A shard says what it has of a lane, or what is parked under a host."""
+        if ready.key:
+            host = self._host(ready.key)
+            host.parked.reported[ready.shard] = ready
+            host.parked.tidy(ready.shard)
+            self._offer(host)
+            self._forget_idle(host)
+            return
+        lane = self.lanes.get(ready.limit)
+        if lane is None:
+            lane = self.lanes[ready.limit] = Lane(ready.limit)
+        lane.reported[ready.shard] = ready
+        self._tidy(lane, ready.shard)
+
+    # ---- taking
+
+    def choose(self, now: Now, hurried: bool = False) -> Choice | None:
+        """The next batch that may be taken now, or None until `wake` or the next event."""
+        self.wake = (None, None)
+        type = self.type
+        if type is None or type.state != "active":
+            return None
+        free = type.max_in_flight - self.in_flight
+        if free <= 0:
+            return None
+        if self._rate:
+            free = min(free, self._rate.available(now.boot_ms))
+            if free <= 0:
+                if self._ring or self._moments or self.lanes:
+                    self.wake = (None, self._rate.free_at(1, now.boot_ms))
+                return None
+        while self._moments and self._moments[0][0] <= now.boot_ms:
+            at, name = heappop(self._moments)
+            if (host := self._hosts.get(name)) is not None:
+                if host.waits_until == at:
+                    host.waits_until = 0
+                self._offer(host)
+        if (choice := self._choose_unsorted(type)) is not None:
+            return choice
+        share = share_of(type.max_in_flight)
+        while self._ring:
+            name = next(iter(self._ring))
+            del self._ring[name]
+            if (host := self._hosts.get(name)) is None:
+                continue
+            count = min(host.room(share), host.parked.total(), free)
+            if count <= 0:
+                continue
+            if host.free_at > now.boot_ms:
+                self._wait(host)
+                continue
+            self._ring[name] = None
+            return Choice(0, count, host.parked.split(count), name)
+        if self._moments:
+            self.wake = (None, self._moments[0][0])
+        return None
+
+    def begin(self, choice: Choice, batch_no: int) -> None:
+        """The choice is carried out: its takes are under way."""
+        self.open.add(batch_no)
+        lane = self._hosts[choice.key].parked if choice.key else self.lanes[choice.limit]
+        for shard, count in choice.takes:
+            lane.asked[shard] = lane.asked.get(shard, 0) + count
+        if choice.key:
+            host = self._hosts[choice.key]
+            self._reserve(host, sum(count for _, count in choice.takes), batch_no)
+        else:
+            self._sorting = batch_no
+            self._retries_next = choice.limit == 0
+
+    def receive(self, choice: Choice, shard: int, asked: int, taken: int) -> None:
+        """A take has ended with this many."""
+        if choice.key:
+            host = self._host(choice.key)
+            host.parked.asked[shard] -= asked
+            host.parked.tidy(shard)
+            if asked > taken:
+                if self._rate:
+                    self._rate.give_back(asked - taken)
+                self.release(choice.key, asked - taken)
+            return
+        lane = self.lanes[choice.limit]
+        lane.asked[shard] -= asked
+        self._tidy(lane, shard)
+
+    def sort(self, now: Now, batch_no: int, hosts: Sequence[str], halted: bool) -> list[bool]:
+        """Which members of a batch, going to these hosts, leave at once; the others must be parked. `halted`: none."""
+        type = self.type
+        leaves = []
+        for name in hosts:
+            host = self._host(name)
+            ok = (
+                type is not None
+                and not halted
+                and type.state == "active"
+                and self.in_flight < type.max_in_flight
+                and host.room(share_of(type.max_in_flight)) > 0
+                and host.free_at <= now.boot_ms
+                and (self._rate is None or self._rate.available(now.boot_ms) > 0)
+            )
+            if ok:
+                self._reserve(host, 1, batch_no)
+            leaves.append(ok)
+            self._forget_idle(host)
+        return leaves
+
+    def end_sorting(self, batch_no: int) -> None:
+        """The batch is sorted, or there was nothing to sort; the next may be."""
+        if self._sorting == batch_no:
+            self._sorting = None
+
+    def drop(self, name: str, batch_no: int) -> None:
+        """What was to go to this host as this batch, or of it, is not sent after all."""
+        host = self._host(name)
+        host.breaker.drop_probe(batch_no)
+        self._offer(host)
+
+    def release(self, name: str, count: int) -> None:
+        """So many requests to this host hold no slot any more."""
+        host = self._host(name)
+        self.in_flight -= count
+        host.in_flight -= count
+        assert host.in_flight >= 0, "released twice"
+        self._offer(host)
+        self._forget_idle(host)
+
+    # ---- outcomes
+
+    def accept(self, name: str, boot_ms: int) -> None:
+        """The host has answered with success."""
+        host = self._host(name)
+        host.breaker.succeed(boot_ms)
+        if host.held_until <= boot_ms:
+            host.held_until = 0
+        self._offer(host)
+
+    def judge(self, now: Now, batch_no: int, name: str, timer: Timer, failed: Failed, jitter: float) -> WholeFailure:
+        """What a failure makes of the timer; the host's breaker and pause learn what it says of the host.
+
+        Every attempt counts. What was refused before anything was sent, for good, says nothing about the host.
+        """
+        host = self._host(name)
+        if failed.suspect:
+            host.breaker.suspect(batch_no, timer.id, self.policy, now.boot_ms, jitter)
+        elif failed.sent:
+            host.breaker.hear()
+        else:
+            host.breaker.drop_probe(batch_no)
+        gap_ms = 1
+        if failed.retry_after_ms is not None:
+            gap_ms = max(1, failed.retry_after_ms)
+            host.held_until = max(host.held_until, now.boot_ms + failed.retry_after_ms)
+        self._offer(host)
+        return WholeFailure(
+            failed.error,
+            gap_ms,
+            self.type.batch_size if self.type else 1,
+            counted=True,
+            unknown=failed.unknown,
+            bury=failed.gone or failed.no_retry,
+            attempted=failed.sent or failed.suspect,
+        )
+
+    def waits(self, now: Now) -> bool:
+        """Whether something could be taken now: it lacks somebody's work."""
+        type = self.type
+        if type is None or type.state != "active" or self.in_flight >= type.max_in_flight:
+            return False
+        if self._rate and not self._rate.available(now.boot_ms):
+            return False
+        return bool(self._ring) or (self._sorting is None and any(lane.total() for lane in self.lanes.values()))
+
+    # ---- steps
+
+    def _choose_unsorted(self, type: TimerType) -> Choice | None:
+        if self._sorting is not None:
+            return None
+        first = self.lanes.get(0)
+        first = first if first and first.total() else None
+        retries = min(
+            (lane for limit, lane in self.lanes.items() if limit and lane.total()), key=Lane.last_try, default=None
+        )
+        lane = (retries if self._retries_next else first) or first or retries
+        if lane is None:
+            return None
+        count = min(lane.total(), type.batch_size)
+        return Choice(lane.limit, type.batch_size, lane.split(count))
+
+    def _reserve(self, host: Host, count: int, batch_no: int) -> None:
+        self.in_flight += count
+        host.in_flight += count
+        self._idle.pop(host.name, None)
+        if self._rate:
+            self._rate.spend(count)
+        if host.breaker.open:
+            host.breaker.send_probe(batch_no)
+
+    def _host(self, name: str) -> Host:
+        host = self._hosts.get(name)
+        if host is None:
+            host = self._hosts[name] = Host(name)
+        return host
+
+    def _offer(self, host: Host) -> None:
+        """Let it have its turn in the ring, if there is something for it."""
+        if host.parked.reported:
+            self._ring.setdefault(host.name)
+
+    def _wait(self, host: Host) -> None:
+        if host.waits_until != host.free_at:
+            host.waits_until = host.free_at
+            heappush(self._moments, (host.free_at, host.name))
+
+    def _forget_idle(self, host: Host) -> None:
+        if not host.idle:
+            self._idle.pop(host.name, None)
+            return
+        self._ring.pop(host.name, None)
+        self._idle.pop(host.name, None)
+        if host.breaker.untroubled and not host.held_until:
+            self._hosts.pop(host.name, None)
+            return
+        self._idle[host.name] = None
+        if len(self._idle) > HOSTS_IDLE_MAX:
+            oldest = next(iter(self._idle))
+            del self._idle[oldest], self._hosts[oldest]
+
+    def _tidy(self, lane: Lane, shard: int) -> None:
+        lane.tidy(shard)
+        if not lane.reported and not lane.asked:
+            del self.lanes[lane.limit]

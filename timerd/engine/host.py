@@ -1,0 +1,48 @@
+"""One host that callbacks of one type go to: what is under way to it, what is parked for it, and how it is.
+
+A host is a scheme, a name and a port, as the requests write them. It has a breaker of its own and a pause of its own
+(Retry-After), and no more of the type's requests at once than its share.
+"""
+
+from typing import Final
+
+from timerd.engine.breaker import Breaker
+from timerd.engine.flow import Lane
+
+SHARES: Final = 4  # one host gets at most a quarter of a type's requests under way
+
+
+def share_of(max_in_flight: int) -> int:
+    """How many requests of a type may be under way to one host."""
+    return max(1, max_in_flight // SHARES)
+
+
+class Host:
+    """See the module. Times are boot ms."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.parked = Lane(0)
+        """What the shards have parked for it."""
+        self.in_flight = 0
+        """Requests under way, those that have been asked for among them."""
+        self.breaker = Breaker()
+        self.held_until = 0
+        self.waits_until = 0
+        """The moment for which it stands in the gate's queue of moments."""
+
+    def room(self, share: int) -> int:
+        """How many more may be sent, whenever it may be tried at all."""
+        if self.breaker.open:
+            return 0 if self.breaker.probe is not None else 1
+        return max(0, share - self.in_flight)
+
+    @property
+    def free_at(self) -> int:
+        """From when it may be tried."""
+        return max(self.held_until, self.breaker.probe_at if self.breaker.open else 0)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is under way to it, and nothing waits for it."""
+        return not self.in_flight and not self.parked.reported and not self.parked.asked
