@@ -19,6 +19,7 @@ class Nemesis:
     def __init__(self, world: "World") -> None:
         self._world = world
         self._random = Random(f"{world.seed} nemesis")
+        self._starts = Random(f"{world.seed} starts")
 
     async def run(self) -> None:
         """Everything that the swarm has, each at its moment."""
@@ -101,13 +102,26 @@ class Nemesis:
 
     # ---- the disk
 
+    def started(self) -> None:
+        """A process is up, and has little room in hand: others fill the disk before it has made some."""
+        for _ in range(3 if self._world.swarm.disk_full else 0):
+            self._world.loop.call_later(self._starts.random() ** 3 * 6, self._fill_if_empty)
+
+    def _fill_if_empty(self) -> None:
+        if not self._world.disk.ballast and not self._world.targets.healthy:
+            self._fill(self._starts, 2)
+
     async def _fill_disk(self) -> None:
-        r, world = self._random, self._world
+        self._world.catalog.full = self._fill(self._random, 6)
+
+    def _fill(self, r: Random, lasts_s: float) -> bool:
+        world = self._world
         world.disk.ballast = world.disk.limit - world.disk.used - r.choice([0, 3_000, 50_000])
-        world.catalog.full = r.random() < 0.5
+        catalog_too = r.random() < 0.5
         world.counts["disk full"] += 1
         world.note("disk full")
-        world.loop.call_later(r.random() * 6, self._empty_disk)
+        world.loop.call_later(r.random() * lasts_s, self._empty_disk)
+        return catalog_too
 
     def _empty_disk(self) -> None:
         self._world.disk.ballast = 0

@@ -301,6 +301,7 @@ class World:
         self.node, self._log = node, log
         self._wire.front.node = node
         self.disk.starting = False
+        self.nemesis.started()
         self._up.set()
 
     def end(self, how: str) -> None:
