@@ -10,13 +10,15 @@ PLANTED: Final = (
         "effects leave while their records are being written",
         "timerd/runner.py",
         """\
-            appended = await self._log.append(frames) if frames or self._log.unsettled() else 0
+            appended = 0
+            if frames or self._log.unsettled():
+                appended = await self._log.append(frames, sum(inbox.bytes for inbox in self._inboxes.values()))
             self._act(turns, appended)
 """,
         """\
             self._act(turns, 0)
             if frames or self._log.unsettled():
-                await self._log.append(frames)
+                await self._log.append(frames, sum(inbox.bytes for inbox in self._inboxes.values()))
 """,
         Simulator(20),
     ),
