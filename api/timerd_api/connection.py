@@ -217,7 +217,9 @@ class Connection(HttpToolsProtocol):
     # ---- ends
 
     def _refuse(self, why: str) -> None:
-        """Nothing more of this connection is read; said when what came before has been answered."""
+        """Nothing more of this connection is read; said, once, when what came before has been answered."""
+        if self._refusal is not None:
+            return
         self._refusal = why
         self._buffer, self._at = b"", 0
         if self._body_begun():

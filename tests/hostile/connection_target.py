@@ -1,10 +1,10 @@
 """A connection without a network: what it answers to bytes must not hang on where the network cuts them."""
 
 import asyncio
+import re
 from collections.abc import Hashable
-from typing import Any
+from typing import Any, Final
 
-import httptools
 import uvicorn
 from uvicorn.server import ServerState
 
@@ -90,26 +90,28 @@ async def _answers(data: bytes, cut: int) -> list[int]:
     return _statuses(bytes(transport.written))
 
 
-class _Reader:
-    def __init__(self) -> None:
-        self.statuses: list[int] = []
-
-    def on_status(self, status: bytes) -> None:
-        pass
-
-    def on_headers_complete(self) -> None:
-        if (status := self.parser.get_status_code()) >= 200:
-            self.statuses.append(status)
-
-    parser: Any
+_HEAD: Final = re.compile(rb"HTTP/1\.1 ([0-9]{3}) [^\r\n]*\r\n((?:[^\r\n]+\r\n)*)\r\n")
+_LENGTH: Final = re.compile(rb"(?i)^content-length: *([0-9]+)\r$", re.MULTILINE)
 
 
 def _statuses(written: bytes) -> list[int]:
-    reader = _Reader()
-    reader.parser = httptools.HttpResponseParser(reader)
-    reader.parser.set_dangerous_leniencies(lenient_data_after_close=True)
-    reader.parser.feed_data(written)  # raises for anything that is no series of answers
-    return reader.statuses
+    """The statuses of a series of answers. Raises AssertionError for anything else.
+
+    An answer to a HEAD says how long its body would be, and has none.
+    """
+    statuses, at = [], 0
+    while at < len(written):
+        head = _HEAD.match(written, at)
+        assert head, f"no answer begins with {written[at : at + 80]!r}"
+        at = head.end()
+        if (status := int(head[1])) < 200:
+            continue
+        statuses.append(status)
+        length = _LENGTH.search(head[2])
+        assert length or status == 204, f"no length in {head[0]!r}"
+        if length and not _HEAD.match(written, at):
+            at += int(length[1])
+    return statuses
 
 
 def connection(data: bytes) -> Hashable:
