@@ -55,7 +55,7 @@ class Types:
         self._publish_known()
         try:
             if count := await live():
-                return Refused("type-in-use", f"{count} timers of type {new.name} live, and are {old.kind}s'")
+                return Refused("type-in-use", f"{count} timers of type {new.name} live, of kind {old.kind}")
             return await self._store(new) or (new, False)
         finally:
             self._going.discard(new.name)

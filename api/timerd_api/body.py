@@ -164,7 +164,8 @@ class Form(Generic[T]):
     def fault(self, error: msgspec.ValidationError, at: str = "") -> Fault:
         """What the decoder found; of a word that is none of a few, which those are."""
         fault = _fault(error, at)
-        words = self._choices.get(fault.pointer.rpartition("/")[2])
+        steps = fault.pointer.split("/")
+        words = self._choices.get(steps[-2] if steps[-1].isdigit() and len(steps) > 1 else steps[-1])
         if words and fault.detail.startswith("Invalid enum value"):
             fault = fault._replace(detail=f"{fault.detail}: must be one of {', '.join(words)}")
         return fault

@@ -18,6 +18,8 @@ from timerd_api.scopes import ADMIN, NEEDS
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 _ABOUT: Final = "timerd.about"
 
+ON_CHARS_MAX: Final = 256  # a path may have 32 KiB, and any key may ask
+
 log: structlog.stdlib.BoundLogger = structlog.get_logger("timerd.audit")
 
 
@@ -58,7 +60,7 @@ class GuardedRoute(APIRoute):
 def _note(request: Request, call: str, outcome: str) -> None:
     """Who, from where, what, on what, and what came of it; when is in every line of the log."""
     caller: Caller = request.scope[CALLER]
-    on = request.scope.get(_ABOUT) or "/".join(request.path_params.values()) or "-"
+    on = (request.scope.get(_ABOUT) or "/".join(request.path_params.values()) or "-")[:ON_CHARS_MAX]
     log.info(
         "audit",
         key=caller.id,

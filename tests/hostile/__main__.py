@@ -3,9 +3,12 @@
 import argparse
 import asyncio
 import base64
+import logging
 import random
 import sys
 import time
+
+import structlog
 
 
 def schema(options: argparse.Namespace) -> int:
@@ -26,6 +29,9 @@ def schema(options: argparse.Namespace) -> int:
 
 def fuzz(options: argparse.Namespace) -> int:
     """Every reader of bytes from outside, with random changes; with atheris half of the time is led by coverage."""
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL)
+    )  # the table is what counts
     from tests.hostile import fuzz as plain
     from tests.hostile import guided
 

@@ -86,6 +86,7 @@ class Server:
             token = page.get("next_page_token")
             if token is None:
                 return
+        typer.echo("there may be more: raise --limit", err=True)
 
     def _check(self, status: int, headers: Any) -> None:
         """Every answer of a timerd says what time it has."""

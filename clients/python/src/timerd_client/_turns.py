@@ -38,7 +38,6 @@ FIELD_PROBLEMS: Final = {
     "type": "unknown-type",
     "fire_at": "horizon-exceeded",
     "delay": "horizon-exceeded",
-    "request": "target-forbidden",
 }
 
 
