@@ -34,22 +34,23 @@ def test_one_message_is_always_gathered_however_large():
     assert inbox.gather() == ["next"]
 
 
-def test_room_is_by_bytes_and_an_empty_inbox_takes_one_of_any_size():
+def test_room_is_by_what_waits_and_never_by_what_comes():
     inbox = Inbox(1)
-    assert inbox.has_room(MEMORY_MAX * 2, 0, 0)
-    inbox.put("a", MEMORY_MAX - 10, 0, 0)  # type: ignore[arg-type]
-    assert inbox.has_room(10, 0, 0)
-    assert not inbox.has_room(11, 0, 0)
+    assert inbox.has_room(0)
+    inbox.put("small", MEMORY_MAX - 1, 0, 0)  # type: ignore[arg-type]
+    assert inbox.has_room(0), "a large one has the same chance as a small one"
+    inbox.put("large", MEMORY_MAX, 0, 0)  # type: ignore[arg-type]
+    assert not inbox.has_room(0)
 
 
 def test_who_would_wait_too_long_is_told_so_however_little_it_is():
     inbox = Inbox(1)
     inbox.put("a", 1, 0, 1_000)  # type: ignore[arg-type]
     inbox.put("b", 1, 0, 1_500)  # type: ignore[arg-type]
-    assert inbox.has_room(1, 0, 1_000 + WAIT_MS_MAX)
-    assert not inbox.has_room(1, 0, 1_001 + WAIT_MS_MAX)
+    assert inbox.has_room(1_000 + WAIT_MS_MAX)
+    assert not inbox.has_room(1_001 + WAIT_MS_MAX)
     inbox.gather(1)
-    assert inbox.has_room(1, 0, 1_001 + WAIT_MS_MAX), "what is next now came later"
+    assert inbox.has_room(1_001 + WAIT_MS_MAX), "what is next now came later"
 
 
 def test_a_delivery_waits_behind_no_arms_and_keeps_none_of_them_waiting():
@@ -67,7 +68,7 @@ def test_a_delivery_waits_behind_no_arms_and_keeps_none_of_them_waiting():
 def test_deliveries_under_way_never_refuse_a_caller_by_their_age():
     inbox = Inbox(1)
     inbox.put_ahead("take", 64)  # type: ignore[arg-type]
-    assert inbox.has_room(1, 0, 10 * WAIT_MS_MAX)
+    assert inbox.has_room(10 * WAIT_MS_MAX)
 
 
 def test_timers_count_for_the_memory_they_take_and_shards_share_it():
@@ -75,18 +76,8 @@ def test_timers_count_for_the_memory_they_take_and_shards_share_it():
     assert inbox.memory_max == MEMORY_MAX // 4
     inbox.put("arm", 50_000, 1_000, 0)  # type: ignore[arg-type]
     left = inbox.memory_max - 50_000 - 1_000 * TIMER_MEMORY
-    assert inbox.has_room(0, left // TIMER_MEMORY, 0)
-    assert not inbox.has_room(0, left // TIMER_MEMORY + 1, 0)
-    assert not inbox.is_full(0)
-    inbox.put("more", 0, left // TIMER_MEMORY - 10, 0)  # type: ignore[arg-type]
-    assert inbox.is_full(0)
+    assert inbox.has_room(0)
+    inbox.put("more", 0, left // TIMER_MEMORY + 1, 0)  # type: ignore[arg-type]
+    assert not inbox.has_room(0)
     inbox.gather()
-    assert not inbox.is_full(0)
-
-
-def test_one_that_keeps_callers_waiting_is_full():
-    inbox = Inbox(1)
-    assert not inbox.is_full(10 * WAIT_MS_MAX)
-    inbox.put("a", 1, 1, 0)  # type: ignore[arg-type]
-    assert not inbox.is_full(WAIT_MS_MAX)
-    assert inbox.is_full(WAIT_MS_MAX + 1)
+    assert inbox.has_room(0)

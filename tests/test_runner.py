@@ -7,7 +7,7 @@ from timerd.engine.message import Cancel
 from timerd.engine.ring import SLOTS
 from timerd.engine.shard import Shard
 from timerd.engine.state import State
-from timerd.inbox import TURN_BYTES_MAX
+from timerd.inbox import MEMORY_MAX, TURN_BYTES_MAX
 from timerd.runner import Runner
 from timerd_storage.memory_log import MemoryLog
 
@@ -33,3 +33,16 @@ async def test_what_does_not_come_into_a_turn_keeps_its_room():
         await asyncio.sleep(0)
     running.cancel()
     assert told == [2 * TURN_BYTES_MAX, TURN_BYTES_MAX, 0]
+
+
+def test_a_shard_with_much_to_do_is_no_reason_to_refuse_what_is_for_others():
+    half = SLOTS // 2
+    shards = [Shard(State(0, list(range(half)), NOW)), Shard(State(1, list(range(half, SLOTS)), NOW))]
+    runner = Runner(shards, MemoryLog(), StillClock())
+    runner.send(0, Cancel(["a"], lambda answer: None), MEMORY_MAX)
+    assert not runner.has_room([0])
+    assert not runner.has_room([0, 1])
+    assert runner.has_room([1])
+    assert not runner.is_full()
+    runner.send(1, Cancel(["b"], lambda answer: None), MEMORY_MAX)
+    assert runner.is_full()

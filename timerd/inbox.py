@@ -34,18 +34,13 @@ class Inbox:
     def __bool__(self) -> bool:
         return bool(self._messages or self._ahead)
 
-    def has_room(self, size: int, timers: int, now_ms: int) -> bool:
-        """Whether a caller's message of `size`, with so many timers, may come in.
+    def has_room(self, now_ms: int) -> bool:
+        """Whether a caller's message may come in.
 
-        One message always may, if nothing waits.
+        Whatever its size: if one had to fit into what is left, small ones would always get in before large ones. So the
+        last that comes in may lie beyond the bound.
         """
-        if not self._messages:
-            return True
-        return self.memory + size + TIMER_MEMORY * timers <= self.memory_max and not self._keeps_waiting(now_ms)
-
-    def is_full(self, now_ms: int) -> bool:
-        """Whether hardly anything may come in."""
-        return bool(self._messages) and (self.memory >= self.memory_max * 7 // 8 or self._keeps_waiting(now_ms))
+        return not self._messages or (self.memory < self.memory_max and not self._keeps_waiting(now_ms))
 
     def put(self, message: Message, size: int, timers: int, now_ms: int) -> None:
         """Add a message. Callers' messages ask `has_room` first; the service's own are few and always come in."""

@@ -163,7 +163,7 @@ class Node:
     # ---- timers
 
     def busy(self) -> Refused | None:
-        """Why many timers would be refused, whatever they are: known before they are read."""
+        """Why many timers would be refused, wherever they belong: known before they are read."""
         return self._overloaded() if self._runner.is_full() else None
 
     async def arm(
@@ -194,7 +194,7 @@ class Node:
             return refused
         parts = self._split_ids(ids)
         sizes = [(shard, sum(len(id) + 8 for id, _ in part), len(part)) for shard, part in parts.items()]
-        if not self._runner.has_room(sizes):
+        if not self._runner.has_room(shard for shard, _, _ in sizes):
             return self._overloaded()
         gathering = Gathering(len(parts))
         for index, (shard, part) in enumerate(parts.items()):
@@ -387,7 +387,7 @@ class Node:
         """Why a whole request is not accepted, which is decided here; None: it has log and inbox room."""
         if refused := self._expired(expires_at):
             return refused
-        if not self._runner.has_room(sizes) or self._asking_bytes > MEMORY_MAX:
+        if not self._runner.has_room(shard for shard, _, _ in sizes) or self._asking_bytes > MEMORY_MAX:
             return self._overloaded()
         self._asking_bytes += (size := sum(bytes for _, bytes, _ in sizes) or 64)
         try:
@@ -398,7 +398,9 @@ class Node:
             self._upkeep.want_room()
             return Refused("storage-full", "the disk has no room for more timers; due timers go on firing")
         # It may have taken time. Room in the log that is not used after all comes back with the next append.
-        return self._expired(expires_at) or (None if self._runner.has_room(sizes) else self._overloaded())
+        return self._expired(expires_at) or (
+            None if self._runner.has_room(shard for shard, _, _ in sizes) else self._overloaded()
+        )
 
     def _overloaded(self) -> Refused:
         return Refused("overloaded", "more is being asked than can be stored in two seconds", retry_after_s=1)

@@ -47,15 +47,15 @@ class Runner:
         self._bell = asyncio.Event()
         self._next_call_ms: int | None = None
 
-    def has_room(self, parts: Iterable[tuple[int, int, int]]) -> bool:
-        """Whether messages of these (shard, bytes, timers) may come in, all together."""
+    def has_room(self, shards: Iterable[int]) -> bool:
+        """Whether messages for these shards may come in, all together."""
         now_ms = self._clock.now().boot_ms
-        return all(self._inboxes[shard].has_room(size, timers, now_ms) for shard, size, timers in parts)
+        return all(self._inboxes[shard].has_room(now_ms) for shard in shards)
 
     def is_full(self) -> bool:
-        """Whether some shard has no room for more."""
+        """Whether no shard has room for more. One that has much to do is no reason to refuse what is for others."""
         now_ms = self._clock.now().boot_ms
-        return any(inbox.is_full(now_ms) for inbox in self._inboxes.values())
+        return not any(inbox.has_room(now_ms) for inbox in self._inboxes.values())
 
     def send(self, shard: int, message: Message, size: int = 64, timers: int = 1) -> None:
         """Put a message into a shard's inbox. `size`: about the bytes it will take in the log."""
