@@ -21,8 +21,8 @@ X_S, STEP_S, RESTORE_S = sized((30.0, 5.0, 10.0), (4.0, 0.7, 2.0))
 Y_S = sized(5.0, 2.0)
 SPREAD = 100
 IDLE_S = 2.0
-NOTICED_S = 0.5
-"""A step is noticed within this (promise 10: a look at the clock twice a second)."""
+NOTICED_S = 0.2
+"""A step is noticed within this (promise 10: a look at the clock five times a second)."""
 
 
 async def until_time(at: float) -> None:
