@@ -5,7 +5,7 @@ import contextlib
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import aiohttp
@@ -27,6 +27,14 @@ NO_CORE = ("prlimit", "--core=0", "--")
 GRACE_S = 1.5
 LATE_S = 10.0  # much more than a machine that has nothing else to do needs
 ENDS_S = 20
+
+
+@pytest.fixture(autouse=True)
+def usual_hangup() -> Iterator[None]:
+    """The tests may run under nohup, and a process inherits what is ignored."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 async def arm(timerd: Process, prefix: str, count: int = 20) -> set[str]:
