@@ -12,11 +12,11 @@ in, are hashed, and are forgotten.
 import hmac
 import ipaddress
 import re
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any, Final
 
 from timerd.keys import digest_of, id_in
-from timerd.ports import ApiKey, Clock
+from timerd.ports import ApiKey
 from timerd_api.limits import Meter
 from timerd_api.problem import FORBIDDEN, UNAUTHORIZED, Problem
 from timerd_api.scopes import ADMIN, OPEN_PATHS, allowed
@@ -25,6 +25,8 @@ from timerd_api.settings import ApiSettings
 
 CALLER: Final = "timerd.caller"
 """Where a request's scope has its Caller."""
+METER_CLOCK: Final = "timerd.meter_clock"
+"""Where a request's scope has the clock that limits go by, in ms."""
 _AUTHORITY: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\[\]:/@]+))(?::[0-9]{1,5})?")
 
 
@@ -63,13 +65,15 @@ NOBODY: Final = Caller("-", "-", (ADMIN,))
 class Access:
     """Decides on a request by its path and headers alone, before anything else of it is read."""
 
-    def __init__(self, settings: ApiSettings, service: Service) -> None:
+    def __init__(self, settings: ApiSettings, service: Service, now_ms: Callable[[], int]) -> None:
+        """`now_ms`: what limits go by, a clock that runs."""
         bootstrap = None if settings.api_key is None else settings.api_key.encode().strip()
         if bootstrap == b"":
             raise ValueError("an API key may not be empty")  # else nothing behind "Bearer" would open everything
         self._owner_digest = None if bootstrap is None else digest_of(bootstrap)
         self._owner = Caller(OWNER, "TIMERD_API_KEY", (ADMIN,))
         self._service = service
+        self._now_ms = now_ms
         self._known: Mapping[str, ApiKey] = {}
         self._callers: dict[str, Caller] = {}
         self._keyed = bootstrap is not None
@@ -99,14 +103,15 @@ class Access:
 
     def _whose(self, key: bytes) -> Caller:
         digest, id = digest_of(key), id_in(key)
+        # First, for a stored key of the same text may be read-only or expired, and must not lock the owner out.
+        if self._owner_digest is not None and hmac.compare_digest(self._owner_digest, digest):
+            return self._owner
         known = self._known.get(id)
         if known is not None and hmac.compare_digest(known.digest, digest):
             caller = self._callers[id]
             if caller.expires_at is not None and self._service.clock.now().wall_ms >= caller.expires_at:
                 raise _unauthorized(f"this key, {id}, has expired")
             return caller
-        if self._owner_digest is not None and hmac.compare_digest(self._owner_digest, digest):
-            return self._owner
         raise _unauthorized("this key is unknown, or was revoked")
 
     def _take_up(self, known: Mapping[str, ApiKey]) -> None:
@@ -120,7 +125,7 @@ class Access:
 
     def _caller(self, key: ApiKey) -> Caller:
         limit = key.max_per_second
-        meter = None if limit is None else Meter(limit, self._service.clock.now().boot_ms)
+        meter = None if limit is None else Meter(limit, self._now_ms())
         return Caller(key.id, key.name, key.scopes, key.expires_at, meter)
 
     def _check_local(self, headers: Mapping[bytes, bytes]) -> None:
@@ -135,11 +140,11 @@ class Access:
             raise Problem(FORBIDDEN, "without a key, pages from elsewhere may not call")
 
 
-def weigh(scope: MutableMapping[str, Any], timers: int, clock: Clock) -> None:
+def weigh(scope: MutableMapping[str, Any], timers: int) -> None:
     """Charge a request for the timers that it names. Raises Problem."""
     meter: Meter | None = scope[CALLER].meter
     if meter is not None:
-        meter.weigh(timers, clock.now().boot_ms)
+        meter.weigh(timers, scope[METER_CLOCK]())
 
 
 def peer(scope: MutableMapping[str, Any]) -> str:

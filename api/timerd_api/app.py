@@ -21,12 +21,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from timerd.engine.instant import format_instant
 from timerd_api import arms, clock, contract_page, dead_letters, keys, openapi, operations, timers, types
-from timerd_api.access import CALLER, Access, Caller, peer
+from timerd_api.access import CALLER, METER_CLOCK, Access, Caller, peer
 from timerd_api.arms import Arms
 from timerd_api.body import JSON, Intake
 from timerd_api.clock import Turner
 from timerd_api.guard import GuardedRoute
 from timerd_api.items import Items
+from timerd_api.limits import real_ms
 from timerd_api.problem import INTERNAL_ERROR, METHOD_NOT_ALLOWED, NOT_FOUND, UNAUTHORIZED, Problem
 from timerd_api.scopes import ARM
 from timerd_api.service import Service
@@ -51,8 +52,10 @@ def create_app(service: Service, settings: ApiSettings, turner: Turner | None = 
 class _Door:
     def __init__(self, service: Service, settings: ApiSettings, turner: Turner | None) -> None:
         self._clock = service.clock
-        self._access = Access(settings, service)
-        self._failures = _Failures(service)
+        # A virtual clock stands still; what a second allows, and how often a line is logged, is real time all the same.
+        self._now_ms = real_ms if turner is not None else lambda: service.clock.now().boot_ms
+        self._access = Access(settings, service, self._now_ms)
+        self._failures = _Failures(self._now_ms)
         intake = Intake(
             settings.max_body_bytes,
             settings.max_bodies_in_progress_bytes,
@@ -82,7 +85,7 @@ class _Door:
                 if caller is not None:
                     caller.seen_at = now.wall_ms
                     if caller.meter is not None:
-                        said += caller.meter.fields(now.boot_ms)
+                        said += caller.meter.fields(self._now_ms())
                 message = {**message, "headers": said}
             elif method == "HEAD":
                 message = {**message, "body": b""}
@@ -91,7 +94,8 @@ class _Door:
         try:
             caller = scope[CALLER] = self._access.admit(path, headers)
             if caller.meter is not None:
-                caller.meter.admit(self._clock.now().boot_ms)
+                scope[METER_CLOCK] = self._now_ms
+                caller.meter.admit(self._now_ms())
             if path == arms.PATH and method == "POST":
                 caller.require(ARM)
                 if scope["query_string"]:
@@ -117,8 +121,8 @@ class _Door:
 class _Failures:
     """One line for a request that failed for a reason of ours, or showed no good key; of one kind, one a second."""
 
-    def __init__(self, service: Service) -> None:
-        self._clock = service.clock
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
         self._noted_ms: dict[str, int] = {}
         self._unnoted: dict[str, int] = {}
 
@@ -131,7 +135,7 @@ class _Failures:
         name = failure.kind.name
         if failure.kind.status < 500 and failure.kind is not UNAUTHORIZED:
             return
-        now_ms = self._clock.now().boot_ms
+        now_ms = self._now_ms()
         if now_ms - self._noted_ms.get(name, -_REPEAT_MS) < _REPEAT_MS:
             self._unnoted[name] = self._unnoted.get(name, 0) + 1
             return

@@ -91,7 +91,7 @@ class Arms:
         try:
             await self._admission.enter(len(body))
             timers, conditions = self._items.read(body, packed, self._service.clock.now())
-            weigh(scope, len(timers), self._service.clock)
+            weigh(scope, len(timers))
             done = granted(await self._service.arm(timers, conditions, not minimal, expiry))
         finally:
             self._intake.release(body)

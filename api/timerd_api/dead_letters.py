@@ -70,7 +70,7 @@ def add_routes(router: APIRouter, service: Service, intake: Intake, turns: Turns
         try:
             ids, type = _chosen(form.read(body, packed))
             about(request, f"type {type}" if ids is None else f"{len(ids)} ids")
-            weigh(request.scope, len(ids or ()), service.clock)
+            weigh(request.scope, len(ids or ()))
         finally:
             intake.release(body)
         return granted(await action(ids, type, expiry))

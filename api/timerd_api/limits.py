@@ -8,6 +8,7 @@ seconds at most `per_second * t`, a second's allowance and one request pass.
 What a caller is told of it are the fields of draft-ietf-httpapi-ratelimit-headers (version 12), and `Retry-After`.
 """
 
+import time
 from typing import Final
 
 from timerd_api.problem import RATE_LIMITED, Problem
@@ -17,6 +18,11 @@ PER_SECOND_MAX: Final = 1e9
 _UNIT: Final = 1_000_000  # millionths of a timer: a rate of one a second is 1,000 of them a millisecond
 
 Fields = tuple[tuple[bytes, bytes], tuple[bytes, bytes]]
+
+
+def real_ms() -> int:
+    """Time that passes whatever a virtual clock shows."""
+    return time.monotonic_ns() // 1_000_000
 
 
 class Meter:

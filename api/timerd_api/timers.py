@@ -124,7 +124,7 @@ def add_routes(router: APIRouter, service: Service, intake: Intake, turns: Turns
         body = await intake.read(headers, request.receive)
         try:
             ids = checked_ids(_CANCEL.read(body, packed).ids)
-            weigh(request.scope, len(ids), service.clock)
+            weigh(request.scope, len(ids))
             results = granted(await service.cancel(ids, expiry))
         finally:
             intake.release(body)

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from tests.api.asgi import HOST, JSON, call
-from tests.api.fake_service import FakeService
+from tests.api.fake_service import NOW_MS, FakeService
 from timerd_api.app import create_app
 from timerd_api.settings import ApiSettings
 
@@ -142,3 +142,14 @@ async def test_space_around_a_key_is_none_of_it(service: FakeService) -> None:
     assert (await call(app, "GET", "/v1/timers", headers=headers)).status == 200
     for nothing in (b"Bearer", b"Bearer ", b"Bearer   "):
         assert (await call(app, "GET", "/v1/timers", headers=[HOST, (b"authorization", nothing)])).status == 401
+
+
+@pytest.mark.parametrize(("scopes", "expires_at"), [(("read",), None), (("admin",), NOW_MS)])
+async def test_a_stored_key_of_the_same_text_does_not_lock_the_owner_out(
+    service: FakeService, scopes: tuple[str, ...], expires_at: int | None
+) -> None:
+    done = await service.keys.create("n", scopes, expires_at, None, None)
+    assert isinstance(done, tuple)
+    app = create_app(service, ApiSettings(api_key=done[1]))
+    headers = [HOST, (b"authorization", f"Bearer {done[1]}".encode())]
+    assert (await call(app, "POST", "/v1/types/poll:pause", headers=headers)).status == 200
