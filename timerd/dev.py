@@ -6,7 +6,6 @@ or it isn't.
 """
 
 import time
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
@@ -35,29 +34,24 @@ def open_clock(directory: Path) -> VirtualClock:
         wall_ms = now_ms
     except ValueError:
         raise ConfigError(f"{kept} does not say where the clock stands, in Unix milliseconds") from None
-    clock = VirtualClock(max(now_ms, wall_ms))
-    keep(directory, clock)
-    return clock
+    return KeptClock(max(now_ms, wall_ms), directory)
 
 
-def keep(directory: Path, clock: VirtualClock) -> None:
-    """Write down where the clock stands."""
-    new = directory / f"{NAME}.new"
-    new.write_text(str(clock.now().wall_ms))
-    new.replace(directory / NAME)
+class KeptClock(VirtualClock):
+    """Each time it shows is written down before it is shown: it does not go back however the process ends."""
 
-
-class KeptTurner:
-    """Turns the clock, and writes down where it stands, so that the next start goes on from there."""
-
-    def __init__(self, directory: Path, clock: VirtualClock, turn_to: Callable[[int], Awaitable[int]]) -> None:
+    def __init__(self, wall_ms: int, directory: Path) -> None:
+        super().__init__(wall_ms)
         self._directory = directory
-        self._clock = clock
-        self._turn_to = turn_to
+        self._keep(wall_ms)
 
-    async def turn_to(self, wall_ms: int) -> int:
-        """See `turner.Turner.turn_to`."""
-        try:
-            return await self._turn_to(wall_ms)
-        finally:
-            keep(self._directory, self._clock)
+    def turn_to(self, wall_ms: int) -> None:
+        """It shows this from now on."""
+        self._keep(wall_ms)
+        super().turn_to(wall_ms)
+
+    def _keep(self, wall_ms: int) -> None:
+        # Not synced, for a turn may have thousands of stops: a killed process loses nothing of it, a power cut may.
+        new = self._directory / f"{NAME}.new"
+        new.write_text(str(wall_ms))
+        new.replace(self._directory / NAME)

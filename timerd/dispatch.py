@@ -58,6 +58,8 @@ class Dispatch:
         pause: Callable[[str, str], None],
         fail: Callable[[BaseException], None],
     ) -> None:
+        self.on_drain: Callable[[], None] = lambda: None
+        """Told when nothing new begins any more."""
         self._runner = runner
         self._upkeep = upkeep
         self._log = log
@@ -121,6 +123,7 @@ class Dispatch:
 
     def begin_drain(self) -> None:
         """Begin nothing new."""
+        self.on_drain()
         self._dispatcher.drain()
         self._runner.ring()
 

@@ -247,9 +247,7 @@ async def _serve(
         listening.check_reach(config, len(await catalog.keys()))
         node = await boot.start(settings, file_log, catalog, clock, deliver, random.random)
         await _put_types(node, config)
-        turner = None
-        if isinstance(clock, VirtualClock):
-            turner = dev.KeptTurner(directory, clock, node.turner(clock).turn_to)
+        turner = node.turner(clock) if isinstance(clock, VirtualClock) else None
         return await _serve_node(config, node, create_app(node, api_settings, turner), listener)
     finally:
         await catalog.close()

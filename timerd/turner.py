@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from timerd.dispatch import Dispatch
 from timerd.report import NodeTally
 from timerd.runner import Runner
-from timerd.virtual_clock import VirtualClock
+from timerd.virtual_clock import ClockStopped, VirtualClock
 
 
 class Turner:
@@ -34,15 +34,19 @@ class Turner:
         self._look = look
         self._turning = asyncio.Lock()
         self._quiet: asyncio.Future[int | None] | None = None
+        self._stopped = False
         runner.on_quiet = self._on_quiet
+        dispatch.on_drain = self._stop
 
     async def turn_to(self, wall_ms: int) -> int:
         """Let the clock show `wall_ms`, and deliver everything that is due by then; how many timers were fired.
 
         Where the clock shows more already it stays. What waits for a retry, a pause or a breaker beyond that time
-        still waits. Turns that are asked for at once come one after the other.
+        still waits. Turns that are asked for at once come one after the other. Raises ClockStopped once the service
+        stops.
         """
         async with self._turning:
+            self._check()
             before = await self._fired()
             try:
                 while (now_ms := self._clock.now().wall_ms) < wall_ms:
@@ -54,13 +58,28 @@ class Turner:
                 await self._settled()
             finally:
                 self._dispatch.hurry(False)
+            self._check()
             return await self._fired() - before
+
+    def _stop(self) -> None:
+        """End the turns that are under way, where the clock stands. A service that stops looks settled, always."""
+        self._stopped = True
+        if self._quiet is not None and not self._quiet.done():
+            self._quiet.set_exception(self._ended())
+
+    def _check(self) -> None:
+        if self._stopped:
+            raise self._ended()
+
+    def _ended(self) -> ClockStopped:
+        return ClockStopped("the service stops; the clock stays where it stood")
 
     async def _fired(self) -> int:
         return sum(report.fired for report in (await self._tally()).types.values())
 
     async def _settled(self) -> int | None:
         """Wait until nothing is under way; the ms until time brings something, or None."""
+        self._check()
         self._quiet = asyncio.get_running_loop().create_future()
         self._runner.ring()
         try:

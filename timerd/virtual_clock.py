@@ -8,6 +8,10 @@ from timerd.clock import is_believable
 from timerd.engine.now import Now
 
 
+class ClockStopped(Exception):
+    """A turn ended before its time, because the service stops."""
+
+
 class VirtualClock:
     """Implements `timerd.ports.Clock`. Begins at `wall_ms`, with boot time at 0."""
 

@@ -12,8 +12,9 @@ from msgspec import UNSET, UnsetType
 from timerd.engine.instant import format_instant, parse_duration, parse_instant
 from timerd.engine.timer import MAX_WALL_US
 from timerd.ports import Clock
+from timerd.virtual_clock import ClockStopped
 from timerd_api.body import Form, Intake, answer, is_packed
-from timerd_api.problem import Fault, faulty
+from timerd_api.problem import SHARD_UNAVAILABLE, Fault, Problem, faulty
 from timerd_api.schema import Duration, FireAt, Instant
 from timerd_api.values import Query
 
@@ -22,7 +23,10 @@ class Turner(Protocol):
     """What turns the service's clock."""
 
     async def turn_to(self, wall_ms: int) -> int:
-        """Let the clock show `wall_ms`, and deliver everything due by then; how many timers were fired."""
+        """Let the clock show `wall_ms`, and deliver everything due by then; how many timers were fired.
+
+        Raises ClockStopped where the service stops meanwhile: the clock stays where it stood.
+        """
         ...
 
 
@@ -85,5 +89,8 @@ def add_routes(router: APIRouter, clock: Clock, turner: Turner, intake: Intake) 
             wall_ms = asked_ms(form.read(body, packed))
         finally:
             intake.release(body)
-        fired = await turner.turn_to(wall_ms)
+        try:
+            fired = await turner.turn_to(wall_ms)
+        except ClockStopped as error:
+            raise Problem(SHARD_UNAVAILABLE, str(error)) from None
         return answer(request, ClockAnswer(format_instant(clock.now().wall_ms), fired))
