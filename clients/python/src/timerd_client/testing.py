@@ -12,13 +12,15 @@
 
 The clock stands still between turns. A turn returns when everything that is due by then has been delivered, retries
 and re-arms on the way included. Deliveries to processors that were added here, and to mounted apps, stay inside the
-process; any other URL is really called. `timerd` has to be installed beside this package.
+process; any other URL is really called. Nothing can be asked of it outside of its `with`, and a handler can't turn the
+clock: the turn would wait for the handler (RuntimeError). `timerd` has to be installed beside this package.
 """
 
 import asyncio
 import threading
-from collections.abc import AsyncIterable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import suppress
+from contextvars import ContextVar
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -42,20 +44,22 @@ URL = "http://127.0.0.1:8470"  # nothing listens there; the service checks whom 
 PROCESSORS = "http://processor.invalid/"
 TIMEOUT_S = 60.0  # of the clients: nothing is lost by waiting for a debugger
 
+_within: "ContextVar[_Delivery | None]" = ContextVar("timerd_delivery", default=None)
+
 
 class AsyncVirtualTimerd:
     """A timerd of its own for tests that are coroutines; use it as an async context manager.
 
-    `now` is where its clock begins, by default at the time.
+    `now` is where its clock begins, by default at the time. Callbacks may go to public addresses, to what is mounted,
+    and to the networks in `callback_allow`.
     """
 
-    client: AsyncTimerd
-    """Arms, cancels and asks, as in production."""
-
-    def __init__(self, *, now: datetime | None = None) -> None:
+    def __init__(self, *, now: datetime | None = None, callback_allow: Sequence[str] = ()) -> None:
         self._began_at = now
+        self._callback_allow = callback_allow
+        self._client: AsyncTimerd
         self._deliver: _AppDeliver
-        self._service: InProcess
+        self._running: InProcess | None = None
 
     async def __aenter__(self) -> Self:
         try:
@@ -64,18 +68,25 @@ class AsyncVirtualTimerd:
             raise ImportError(
                 "timerd_client.testing runs timerd itself: install timerd beside timerd-client"
             ) from error
-        self._deliver = _AppDeliver()
+        self._deliver = _AppDeliver(self._callback_allow)
         began_ms = None if self._began_at is None else instant_ms(self._began_at)
-        self._service = await InProcess.start(self._deliver, now_ms=began_ms)
-        transport = httpx.ASGITransport(app=self._service.app)
-        self.client = AsyncTimerd(URL, timeout=TIMEOUT_S, transport=transport)
+        self._running = await InProcess.start(self._deliver, now_ms=began_ms, targets=self._deliver.targets)
+        transport = httpx.ASGITransport(app=self._running.app)
+        self._client = AsyncTimerd(URL, timeout=TIMEOUT_S, transport=transport)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.client.close()
-        await self._service.stop()
+        service, self._running = self._service, None
+        await self._client.close()
+        await service.stop()
+
+    @property
+    def client(self) -> AsyncTimerd:
+        """Arms, cancels and asks, as in production."""
+        assert self._service
+        return self._client
 
     @property
     def now(self) -> datetime:
@@ -94,20 +105,41 @@ class AsyncVirtualTimerd:
 
     def mount(self, origin: str, app: App) -> None:
         """Let deliveries to `origin` ("https://api.example.com") go to an ASGI app of yours."""
+        assert self._service
         self._deliver.mount(origin, app)
 
     async def advance(self, by: Duration | str) -> int:
         """Turn the clock, and deliver everything due by then; how many timers were fired."""
         from timerd.engine.instant import parse_duration
 
-        return await self._service.turner.turn_to(self._service.clock.now().wall_ms + parse_duration(duration(by)))
+        return await self._turn_to(self._service.clock.now().wall_ms + parse_duration(duration(by)))
 
     async def advance_to(self, instant: datetime) -> int:
         """As `advance`, to an instant. One that has passed raises ValueError: the clock is not turned back."""
         wall_ms = instant_ms(instant)
         if wall_ms < self._service.clock.now().wall_ms:
             raise ValueError(f"the clock shows {self.now.isoformat()} and is not turned back")
-        return await self._service.turner.turn_to(wall_ms)
+        return await self._turn_to(wall_ms)
+
+    async def _turn_to(self, wall_ms: int) -> int:
+        from timerd.engine.timer import MAX_WALL_US
+        from timerd.virtual_clock import ClockStopped
+
+        if wall_ms * 1_000 >= MAX_WALL_US:
+            raise ValueError("the clock can't be turned beyond the year 2200")
+        delivery = _within.get()
+        if delivery is not None and delivery.open and delivery.of is self._deliver:
+            raise RuntimeError("a handler can't turn the clock: the turn would wait for the handler; do it in the test")
+        try:
+            return await self._service.turner.turn_to(wall_ms)
+        except ClockStopped:
+            raise RuntimeError("this timerd was closed during the turn") from None
+
+    @property
+    def _service(self) -> "InProcess":
+        if self._running is None:
+            raise RuntimeError("this timerd does not run: use it inside its `with`")
+        return self._running
 
 
 class VirtualTimerd:
@@ -117,32 +149,39 @@ class VirtualTimerd:
     threads.
     """
 
-    client: Timerd
-    """Arms, cancels and asks, as in production."""
-
-    def __init__(self, *, now: datetime | None = None) -> None:
-        self._inner = AsyncVirtualTimerd(now=now)
+    def __init__(self, *, now: datetime | None = None, callback_allow: Sequence[str] = ()) -> None:
+        self._inner = AsyncVirtualTimerd(now=now, callback_allow=callback_allow)
+        self._client: Timerd
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="virtual-timerd", daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
+        running = threading.Event()
+        self._loop.call_soon_threadsafe(running.set)
+        running.wait()
         try:
             self._run(self._inner.__aenter__())
         except BaseException:
             self._end()
             raise
-        self.client = Timerd(URL, timeout=TIMEOUT_S, transport=_Bridge(self._loop, self._inner._service.app))
+        self._client = Timerd(URL, timeout=TIMEOUT_S, transport=_Bridge(self._loop, self._inner._service.app))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.client.close()
+        self._client.close()
         try:
             self._run(self._inner.__aexit__(None, None, None))
         finally:
             self._end()
+
+    @property
+    def client(self) -> Timerd:
+        """Arms, cancels and asks, as in production."""
+        assert self._inner._service
+        return self._client
 
     @property
     def now(self) -> datetime:
@@ -170,12 +209,12 @@ class VirtualTimerd:
         return self._run(self._inner.advance_to(instant))
 
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+        return _wait(coroutine, self._loop)
 
     def _end(self) -> None:
+        _wait(self._loop.shutdown_default_executor(), self._loop)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
-        self._loop.run_until_complete(self._loop.shutdown_default_executor())
         self._loop.close()
 
 
@@ -192,11 +231,16 @@ class _Collector:
 class _AppDeliver:
     """timerd's port for deliveries: to apps in this process, or on to HTTP."""
 
-    def __init__(self) -> None:
+    def __init__(self, callback_allow: Sequence[str]) -> None:
         from timerd.deliver import HttpDeliver
+        from timerd.engine.address import Targets, parse_network
+        from timerd.in_process import MountedTargets
 
         self._apps: dict[str, App] = {}  # by URL, or by origin
-        self._http = HttpDeliver()
+        allowed = [parse_network(network) for network in callback_allow]
+        self._http = HttpDeliver(Targets(allowed))
+        self.targets = MountedTargets(allowed)
+        """What callbacks may be armed for. At a port that is not mounted an address is still refused when it is due."""
 
     def add(self, type: str, app: App) -> str:
         """The URL at which the processor of a type is."""
@@ -204,25 +248,36 @@ class _AppDeliver:
         return PROCESSORS + type
 
     def mount(self, origin: str, app: App) -> None:
+        from timerd.engine.address import literal
+        from timerd.engine.callback import host_of
+
         parts = urlsplit(origin)
-        if parts.scheme not in ("http", "https") or not parts.netloc or parts.path.strip("/") or parts.query:
+        beyond = parts.path.strip("/") or parts.query or parts.fragment or "@" in parts.netloc
+        if parts.scheme not in ("http", "https") or not parts.hostname or beyond:
             raise ValueError(f"not an origin such as https://api.example.com: {origin!r}")
-        self._apps[f"{parts.scheme}://{parts.netloc}".lower()] = app
+        self._apps[host_of(origin)] = app
+        if (address := literal(parts.hostname or "")) is not None:
+            self.targets.mounted.add(address)
 
     async def post(self, request: "Request") -> "Answer":
+        from timerd.engine.callback import host_of
         from timerd.ports import Answer
 
-        parts = urlsplit(request.url)
-        app = self._apps.get(request.url) or self._apps.get(f"{parts.scheme}://{parts.netloc}".lower())
+        app = self._apps.get(request.url) or self._apps.get(host_of(request.url))
         if app is None:
             return await self._http.post(request)
+        delivery = _Delivery(self)
+        before = _within.set(delivery)
         try:
             async with asyncio.timeout(request.timeout_ms / 1000):
-                status, headers, body = await _call(app, request.url, request.headers, request.body)
+                status, headers, body = await _call(app, request)
         except TimeoutError:
             return Answer(error="timeout", detail=f"no answer within {request.timeout_ms} ms")
         except Exception as error:  # as an ASGI server answers for an app that raises
             return Answer(status=500, body=f"{type(error).__name__}: {error}".encode())
+        finally:
+            delivery.open = False
+            _within.reset(before)
         limit = request.answer_bytes_max
         return Answer(status=status, headers=headers, body=body[:limit], overlong=len(body) > limit)
 
@@ -230,15 +285,24 @@ class _AppDeliver:
         await self._http.close()
 
 
-async def _call(app: App, url: str, headers: Mapping[str, str], body: bytes) -> tuple[int, dict[str, str], bytes]:
-    """One POST to an ASGI app: what it answers."""
-    parts = urlsplit(url)
-    given = {"host": parts.netloc, "content-length": str(len(body)), **{k.lower(): v for k, v in headers.items()}}
+class _Delivery:
+    """A delivery to an app; whatever the app calls can tell by `_within` that it is inside."""
+
+    def __init__(self, of: _AppDeliver) -> None:
+        self.of = of
+        self.open = True
+
+
+async def _call(app: App, request: "Request") -> tuple[int, Mapping[str, str], bytes]:
+    """One request to an ASGI app: what it answers."""
+    parts, body = urlsplit(request.url), request.body
+    own = {name.lower(): value for name, value in request.headers.items()}
+    given = {"host": parts.netloc, "content-length": str(len(body)), **own}
     scope = {
         "type": "http",
         "asgi": {"version": "3.0", "spec_version": "2.3"},
         "http_version": "1.1",
-        "method": "POST",
+        "method": request.method,
         "scheme": parts.scheme,
         "path": unquote(parts.path) or "/",
         "raw_path": (parts.path or "/").encode(),
@@ -280,7 +344,20 @@ class _Bridge(httpx.BaseTransport):
             return httpx.Response(response.status_code, headers=response.headers, content=body)
 
         inner = httpx.Request(request.method, request.url, headers=request.headers, content=request.read())
-        return asyncio.run_coroutine_threadsafe(handle(), self._loop).result()
+        return _wait(handle(), self._loop)
+
+
+def _wait(coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> T:
+    """What a coroutine gives on a loop that runs in another thread."""
+    wrong = None
+    if not loop.is_running():
+        wrong = "this timerd does not run: use it inside its `with`"
+    elif asyncio._get_running_loop() is loop:
+        wrong = "a coroutine would wait here for its own loop; let the handler be a plain function"
+    if wrong is not None:
+        coroutine.close()
+        raise RuntimeError(wrong)
+    return asyncio.run_coroutine_threadsafe(coroutine, loop).result()
 
 
 def _datetime(ms: int) -> datetime:
