@@ -9,6 +9,9 @@ Settled from each. Its slot is taken from the first Take to the last Settled, so
 freed slot means a durable outcome. Every Take is followed by exactly one Settle, an empty part's too.
 
 A callback type has a `Gate` in place of a flow, and its batches, which end one by one, are kept by `Callbacks`.
+
+A name has one flow or gate at a time. When its type changes kind, the old one stays until its open batches have ended:
+so they hold their slots and are watched to their end, and what the shards have ready is asked for by one alone.
 """
 
 from collections.abc import Mapping, Sequence
@@ -80,6 +83,7 @@ class Dispatcher:
         self._out: list[Command] = []
         self._changed: dict[str, None] = {}  # flows to look at; a dict, so that their order is that of the events
         self._types: Mapping[str, TimerType] | None = None
+        self._next: dict[str, TimerType] = {}  # of another kind than their flow, whose batches have still to end
         self._moved: set[str] = set()
         self._draining = False
         self._hurried = False
@@ -126,7 +130,7 @@ class Dispatcher:
             settle = Settle(batch_no, jitter, outcome.results)
         else:
             settle = Settle(batch_no, jitter, failure=flow.judge(now, batch.as_posted(batch_no), outcome, jitter))
-            if outcome.gone and flow.gone:
+            if outcome.gone and flow.gone and flow.type is not None:
                 self._out.append(PauseType(flow.name, outcome.error))
         self._settle(batch, settle)
 
@@ -178,6 +182,8 @@ class Dispatcher:
         names, self._changed = [*self._changed, *due], {}
         for name in names:
             flow = self._flows[name]
+            if not flow.open and (type := self._next.pop(name, None)) is not None:
+                flow = self._succeed(flow, type, now)
             while not self._draining and (choice := flow.choose(now, self._hurried)) is not None:
                 self._take(now, flow, choice)
             if flow.idle:
@@ -271,12 +277,22 @@ class Dispatcher:
         types, self._types = self._types or {}, None
         for name in {**types, **self._flows}:
             flow, type = self._flow(name), types.get(name)
+            self._next.pop(name, None)
             if type is not None and (type.kind == "callback") != isinstance(flow, Gate):
-                # Of another kind than it was, or than was thought when a shard first mentioned it. No timer lives then
-                # or no batch is open; batches that are end with the flow that began them.
-                flow = Gate(name, flow.lanes) if type.kind == "callback" else Flow(name, flow.lanes)
-                self._flows[name] = flow
+                # Of another kind than it was, or than was thought when a shard first mentioned it.
+                if not flow.open:
+                    self._succeed(flow, type, now)
+                    continue
+                self._next[name], type = type, None
             flow.set_type(type, now.boot_ms)
+
+    def _succeed(self, old: Flow | Gate, type: TimerType, now: Now) -> Flow | Gate:
+        """Replace what no batch is open of by what the type's kind wants."""
+        assert not old.open, "batches have lost their flow"
+        flow = Gate(old.name, old.lanes) if type.kind == "callback" else Flow(old.name, old.lanes)
+        self._flows[old.name] = flow
+        flow.set_type(type, now.boot_ms)
+        return flow
 
     def _take(self, now: Now, flow: Flow | Gate, choice: Choice) -> None:
         self._last_batch_no += 1

@@ -111,6 +111,7 @@ class Flow:
         self.lanes = {} if lanes is None else lanes
         self._rate: Rate | None = None
         self._held_until = 0
+        self._url: str | None = None  # the address it had last
         self._elsewhere: set[int] = set()  # batches under way to an address that the type had before
         self._retries_next = False
         self._first_probed_at = 0
@@ -120,10 +121,12 @@ class Flow:
 
         What is known of a target (its breaker, a pause it asked for) ends with its address.
         """
-        if type is not None and self.type is not None and type.url != self.type.url:
-            self.breaker = Breaker()
-            self._held_until = 0
-            self._elsewhere = set(self.open)
+        if type is not None:
+            if self._url is not None and type.url != self._url:
+                self.breaker = Breaker()
+                self._held_until = 0
+                self._elsewhere = set(self.open)
+            self._url = type.url
         self.type = type
         self.gone = False
         per_second = type.max_per_second if type else None
