@@ -1,17 +1,27 @@
-"""The types as callers see them, over the catalogue: one change at a time, durable before it is seen."""
+"""The types as callers see them, over the catalogue: one change at a time, durable before it is seen.
+
+A type that is to go, or to become another kind, stays to be seen until it does. That no timer of it lives is asked
+twice: openly, which refuses what can't be done and disturbs nobody, and again while arms of it are held off.
+"""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import MappingProxyType
+from typing import Final
 
 import msgspec
+import structlog
 
 from timerd.engine.errors import CatalogFull
 from timerd.engine.message import Refused
-from timerd.engine.timer import TimerType
+from timerd.engine.timer import Timer, TimerType
 from timerd.ports import Catalog
 
+PAUSE_AGAIN_S: Final = 1.0  # between two attempts to store that a type is paused
 FULL = Refused("storage-full", "the catalogue could not be written: the disk is full")
+
+log = structlog.get_logger()
 
 
 class Types:
@@ -26,10 +36,10 @@ class Types:
         self._catalog = catalog
         self._changed = changed
         self._all = {type.name: type for type in types}
-        self._going: set[str] = set()
+        self._going: set[str] = set()  # of which none may be armed for the moment
         self._lock = asyncio.Lock()
         self.known: Mapping[str, TimerType] = MappingProxyType(dict(self._all))
-        """Those that may be armed; replaced whole at each change."""
+        """All of them; replaced whole at each change."""
 
     async def put(
         self, type: TimerType, keep_secrets: bool, live: Callable[[], Awaitable[int]]
@@ -51,15 +61,12 @@ class Types:
     ) -> tuple[TimerType, bool] | Refused:
         if keep_secrets:
             new = msgspec.structs.replace(new, signing_secrets=old.signing_secrets)
-        self._going.add(new.name)  # so that none is armed meanwhile
-        self._publish_known()
-        try:
+        if count := await live():
+            return in_use(old, count)
+        with self._closed(old.name):
             if count := await live():
-                return Refused("type-in-use", f"{count} timers of type {new.name} live, of kind {old.kind}")
+                return in_use(old, count)
             return await self._store(new) or (new, False)
-        finally:
-            self._going.discard(new.name)
-            self._publish_known()
 
     async def set_state(self, name: str, state: str) -> TimerType | Refused:
         """active | paused"""
@@ -70,26 +77,51 @@ class Types:
             type = msgspec.structs.replace(old, state=state)
             return await self._store(type) or type
 
+    async def pause_durably(self, name: str) -> None:
+        """Until it is stored the type looks active and is sent nothing; a full disk must not leave it so."""
+        while isinstance(refused := await self.set_state(name, "paused"), Refused):
+            if refused.name == "type-not-found":
+                return
+            log.warning("type_not_paused_yet", type=name, reason=refused.detail)
+            await asyncio.sleep(PAUSE_AGAIN_S)
+
     async def delete(self, name: str, live: Callable[[], Awaitable[int]]) -> Refused | None:
-        """Delete a type unless `live` timers of it are left. While that is found out it can't be armed."""
+        """Delete a type unless `live` timers of it are left."""
         async with self._lock:
-            if name not in self._all:
+            type = self._all.get(name)
+            if type is None:
                 return not_found(name)
-            self._going.add(name)
-            self._publish_known()
-            try:
+            if count := await live():
+                return in_use(type, count)
+            with self._closed(name):
                 if count := await live():
-                    return Refused("type-in-use", f"{count} timers of type {name} live")
+                    return in_use(type, count)
                 try:
                     await self._catalog.delete_type(name)
                 except CatalogFull:
                     return FULL
                 del self._all[name]
-                self._changed(MappingProxyType(dict(self._all)))
+                self._publish()
                 return None
-            finally:
-                self._going.discard(name)
-                self._publish_known()
+
+    def refuse(self, timers: Sequence[Timer], seen: Mapping[str, TimerType]) -> Refused | None:
+        """Why timers that were checked against `seen`, which was `known`, are not to be armed at this moment."""
+        if not self._going and self.known is seen:
+            return None
+        for name in {timer.type for timer in timers}:
+            if name in self._going or kind_of(self.known, name) != kind_of(seen, name):
+                return Refused("overloaded", f"type {name} is being deleted or changed", retry_after_s=1)
+        return None
+
+    @contextmanager
+    def _closed(self, name: str) -> Iterator[None]:
+        """Let nothing of this type be armed, so that a count of its timers stays true. For a moment, and only when none
+        has been found: who arms must come back, and the type may stay."""
+        self._going.add(name)
+        try:
+            yield
+        finally:
+            self._going.discard(name)
 
     async def _store(self, type: TimerType) -> Refused | None:
         try:
@@ -97,14 +129,25 @@ class Types:
         except CatalogFull:
             return FULL
         self._all[type.name] = type
-        self._publish_known()
-        self._changed(MappingProxyType(dict(self._all)))  # one that can't be armed for the moment is there all the same
+        self._publish()
         return None
 
-    def _publish_known(self) -> None:
-        self.known = MappingProxyType({n: t for n, t in self._all.items() if n not in self._going})
+    def _publish(self) -> None:
+        self.known = MappingProxyType(dict(self._all))
+        self._changed(self.known)
 
 
 def not_found(name: str) -> Refused:
     """The refusal for a type that is not there."""
     return Refused("type-not-found", f"there is no type {name}")
+
+
+def in_use(type: TimerType, count: int) -> Refused:
+    """The refusal for a type that can't go or become another kind."""
+    return Refused("type-in-use", f"{count} timers of type {type.name} live, of kind {type.kind}")
+
+
+def kind_of(types: Mapping[str, TimerType], name: str) -> str | None:
+    """None: no such type."""
+    type = types.get(name)
+    return None if type is None else type.kind

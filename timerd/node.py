@@ -11,7 +11,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 import structlog
 
@@ -58,8 +58,6 @@ from timerd.tallies import sum_up
 from timerd.turner import Turner
 from timerd.upkeep import Upkeep
 from timerd.virtual_clock import VirtualClock
-
-PAUSE_AGAIN_S: Final = 1.0  # between two attempts to store that a type is paused
 
 Views = list[TimerView]
 Sizes = Sequence[tuple[int, int, int]]  # (shard, bytes, timers)
@@ -174,12 +172,13 @@ class Node:
         expires_at: int | None,
     ) -> ArmDone | Refused:
         """Arm checked timers (generation 0), all or none of them; conflicts are results, not refusals."""
+        known = self._types.known  # what they were checked against: nothing has been awaited since
         parts = split_arm(self._table, timers, conditions)
         size = sum(part.bytes for part in parts)
         large = _large_payloads(timers) if size > INLINE_PAYLOAD_BYTES else []
         body_bytes = sum(len(payload) for _, payload in large)
         sizes = [(part.shard, part.bytes, len(part.timers)) for part in parts]
-        if refused := await self._full(expires_at, sizes, body_bytes):
+        if refused := await self._full(expires_at, sizes, body_bytes) or self._types.refuse(timers, known):
             return refused
         gathering = Gathering(len(parts), self._place_bodies(large) if large else None)
         for index, part in enumerate(parts):
@@ -233,7 +232,7 @@ class Node:
 
     @property
     def types(self) -> Mapping[str, TimerType]:
-        """The types that may be armed, by name."""
+        """The types there are, by name."""
         return self._types.known
 
     async def put_type(
@@ -247,7 +246,7 @@ class Node:
         return self._expired(expires_at) or await self._types.set_state(name, state)
 
     async def delete_type(self, name: str, expires_at: int | None) -> Refused | None:
-        """Delete a type that no timer lives of. Arms of it are refused from the first moment on."""
+        """Delete a type that no timer lives of."""
         return self._expired(expires_at) or await self._types.delete(name, partial(self._live, name))
 
     async def _live(self, type: str) -> int:
@@ -265,17 +264,9 @@ class Node:
     def _pause(self, name: str, reason: str) -> None:
         """A target is gone (410): its type waits until someone resumes it."""
         log.warning("type_paused", type=name, reason=reason)
-        task = asyncio.get_running_loop().create_task(self._pause_durably(name))
+        task = asyncio.get_running_loop().create_task(self._types.pause_durably(name))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-    async def _pause_durably(self, name: str) -> None:
-        """Until it is stored the type looks active and is sent nothing; a full disk must not leave it so."""
-        while (refused := await self._types.set_state(name, "paused")) is not None:
-            if not isinstance(refused, Refused) or refused.name == "type-not-found":
-                return
-            log.warning("type_not_paused_yet", type=name, reason=refused.detail)
-            await asyncio.sleep(PAUSE_AGAIN_S)
 
     # ---- dead letters
 
