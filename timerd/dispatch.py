@@ -213,7 +213,7 @@ class Dispatch:
         if apart := [timer for timer in batch.timers if timer.payload.__class__ is BodyRef]:
             batch, bodies = await self._with_bodies(batch, apart)
         type = self._types.get(batch.type)
-        if type is None:
+        if type is None or type.kind != "processor":  # it may have gone, or changed kind, while payloads were read
             self._dispatcher.answered(self._clock.now(), batch.batch_no, REMOVED, self._random())
             self._runner.ring()
             return
