@@ -69,6 +69,8 @@ class Deliveries:
         self._disturbed_at = 0.0
         self._type_disturbed_at: dict[str, float] = {}
         self._forms: dict[str, list[TimerType]] = {}
+        self._guessed_forms: set[str] = set()
+        """Types whose last form was asked for, and perhaps refused: nobody knows what lateness would be."""
 
     # ---- what the world tells
 
@@ -81,6 +83,8 @@ class Deliveries:
         """It can be called, and these are its types."""
         for type in types.values():
             self._limits.known(type)
+            self._forms.setdefault(type.name, []).append(type)
+        self._guessed_forms.clear()
         self._limits.started()
         self.disturb()
 
@@ -94,6 +98,7 @@ class Deliveries:
     def typed(self, type: TimerType) -> None:
         """The type is, or is about to be, this."""
         self._forms.setdefault(type.name, []).append(type)
+        self._guessed_forms.add(type.name)
         self._limits.maybe(type)
         for lane in [lane for lane in self._pauses if lane.partition(" ")[0] == type.name]:
             del self._pauses[lane]
@@ -102,6 +107,7 @@ class Deliveries:
     def type_done(self, type: TimerType) -> None:
         """It is, says the answer."""
         self._limits.known(type)
+        self._guessed_forms.discard(type.name)
         self.disturb(type.name)
 
     def open_ids(self) -> list[str]:
@@ -248,7 +254,7 @@ class Deliveries:
             self._ended_at.get(timer.id, -1.0),
         )
         # A wall that was set back gives generations ahead of it for a while, and no moments of acceptance.
-        guessed = wall_ms <= self._clock.high_ms + form.max_lag_ms + 1_000
+        guessed = type in self._guessed_forms or wall_ms <= self._clock.high_ms + form.max_lag_ms + 1_000
         if form.max_per_second is None and disturbed_at < due_at - 0.1 and not guessed:
             self.counts["judged"] += 1
             self._note_lateness(late_ms, form, timer)
@@ -263,7 +269,7 @@ class Deliveries:
         due_at = self._loop.time() - late_ms / 1000
         disturbed_at = max(self._disturbed_at, *(self._type_disturbed_at.get(what, 0.0) for what in (type, lane)))
         judged = self.calm[lane] and not self.excused and self._clock.went_back_at < 0 and form.max_per_second is None
-        if judged and disturbed_at < due_at - 0.1:
+        if judged and disturbed_at < due_at - 0.1 and type not in self._guessed_forms:
             self.counts["retries judged"] += 1
             self._note_lateness(round(late_ms), form, timer)
 
