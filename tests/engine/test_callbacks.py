@@ -326,11 +326,12 @@ def test_stale_entries_are_swept() -> None:
 
 def test_a_drain_ends_what_is_under_way_and_begins_nothing() -> None:
     world = World()
-    world.latency_ms["a"] = 1_000
     world.arm(ids("x", 100), "a")
+    world.run(100, until=lambda: len(world.sent) > 1)  # it has answered
+    world.latency_ms["a"] = 1_000
     world.run(100)
     sent = len(world.sent)
-    assert sent == 4
+    assert len(world.under_way) == 4
     world.dispatcher.drain()
     world.run(5_000)
     assert len(world.sent) == sent
@@ -363,11 +364,23 @@ def test_a_pause_of_the_type_and_new_limits_are_heard() -> None:
     world.dispatcher.set_types({"t": world.type})
     world.latency_ms["a"] = 1_000
     world.run(100)
-    assert len(world.sent) == 1
+    assert len(world.under_way) == 1
+    world.run(1_000)
     world.type = msgspec.structs.replace(TYPE, max_in_flight=40)
     world.dispatcher.set_types({"t": world.type})
     world.run(500)
-    assert len(world.sent) == 10
+    assert len(world.under_way) == 10
+
+
+def test_a_host_that_has_not_answered_yet_gets_one_at_a_time() -> None:
+    world = World(msgspec.structs.replace(TYPE, max_in_flight=16))
+    for n in range(8):
+        world.latency_ms[f"hangs{n}"] = 30_000
+        world.arm(ids(f"x{n}-", 10), f"hangs{n}")
+    world.arm(ids("y", 10), "well")
+    world.run(200)
+    assert sum(host == "well" for _, host, _ in world.sent) == 10, "eight hosts that hang leave room"
+    assert max(Counter(world.under_way.values()).values()) == 1
 
 
 def test_hosts_in_trouble_are_remembered_within_bounds() -> None:

@@ -216,6 +216,7 @@ class Gate:
     def accept(self, name: str, boot_ms: int) -> None:
         """The host has answered with success."""
         host = self._host(name)
+        host.answers = True
         host.breaker.succeed(boot_ms)
         if host.held_until <= boot_ms:
             host.held_until = 0
@@ -230,6 +231,7 @@ class Gate:
         if failed.suspect:
             host.breaker.suspect(batch_no, timer.id, self.policy, now.boot_ms, jitter)
         elif failed.sent:
+            host.answers = True
             host.breaker.hear()
         else:
             host.breaker.drop_probe(batch_no)

@@ -26,6 +26,9 @@ class Host:
         """What the shards have parked for it."""
         self.in_flight = 0
         """Requests under way, those that have been asked for among them."""
+        self.answers = False
+        """Whether anything has come back from it yet. Until then it gets one request at a time: hosts that hang are as
+        many as whoever arms cares to name, and each would hold a whole share until its time is up."""
         self.breaker = Breaker()
         self.held_until = 0
         self.waits_until = 0
@@ -35,7 +38,7 @@ class Host:
         """How many more may be sent, whenever it may be tried at all."""
         if self.breaker.open:
             return 0 if self.breaker.probe is not None else 1
-        return max(0, share - self.in_flight)
+        return max(0, (share if self.answers else 1) - self.in_flight)
 
     @property
     def free_at(self) -> int:
