@@ -69,6 +69,8 @@ class Deliveries:
         self._disturbed_at = 0.0
         self._type_disturbed_at: dict[str, float] = {}
         self._forms: dict[str, list[TimerType]] = {}
+        self._heard: set[str] = set()
+        """Hosts from which something has come back since there was nothing under way to them."""
         self._guessed_forms: set[str] = set()
         """Types whose last form was asked for, and perhaps refused: nobody knows what lateness would be."""
 
@@ -85,6 +87,7 @@ class Deliveries:
             self._limits.known(type)
             self._forms.setdefault(type.name, []).append(type)
         self._guessed_forms.clear()
+        self._heard.clear()
         self._limits.started()
         self.disturb()
 
@@ -168,6 +171,10 @@ class Deliveries:
         """The process hears what became of a delivery. `open_posts`, `lane_posts`: those that are left."""
         if lane != type:
             self._disturb_if_full(type, lane, lane_posts + 1)
+            if lane_posts and not unknown:
+                self._heard.add(lane)
+            else:
+                self._heard.discard(lane)  # with nothing under way it may be forgotten
         if open_posts + 1 >= min(form.max_in_flight for form in self._forms[type]):
             self.disturb(type)
         for timer, what in zip(sent, said, strict=True):
@@ -198,7 +205,8 @@ class Deliveries:
 
     def _disturb_if_full(self, type: str, lane: str, posts: int) -> None:
         """While a host has its share, nothing of it can be late. One from which nothing has come back gets one."""
-        if posts:
+        share = min(max(1, form.max_in_flight // 4) for form in self._forms[type])
+        if posts >= (share if lane in self._heard else 1):
             self.disturb(lane)
 
     def _starts(self, type: str, timer: Sent, wall_ms: int, lane: str) -> None:
