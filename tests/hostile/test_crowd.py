@@ -5,6 +5,7 @@ import contextlib
 import os
 import resource
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 from tests.hostile.wire import JSON, Wire, head, request
 from tests.support.process import Process
 from tests.support.processor import Processor
+from timerd_api.connection import HEAD_S
 
 FAR = 2_050_000_000_000
 IDLE = int(os.environ.get("TIMERD_IDLE_CONNECTIONS", "4000"))
@@ -74,21 +76,31 @@ async def test_a_crowd_leaves_descriptors_for_the_log_and_for_deliveries(tmp_pat
 
 
 async def test_thousands_of_idle_connections(tmp_path: Path) -> None:
+    """Who is beside them is served; each of them gets in and is let go again, as nothing comes from it.
+
+    How many are in at once depends on how fast this machine connects: a full accept queue drops handshakes, which are
+    said again a second or more later, and the first may be let go before the last is in.
+    """
     with many_descriptors() as limit:
         count = min(IDLE, (limit - 200) // 2)
         async with Process(tmp_path / "data") as timerd:
             await timerd.put_type("t", url="http://127.0.0.1:9/")
             host, port = timerd.url.removeprefix("http://").split(":")
+            began = time.monotonic()
             idle = [socket.create_connection((host, int(port))) for _ in range(count)]
+            at_once = time.monotonic() - began < HEAD_S / 2
             try:
                 for n in range(30):
                     await timerd.arm([{"id": f"{n}", "type": "t", "fire_at": FAR}])
+                most = descriptors(timerd)
 
-                async def are_in() -> bool:  # those that found the queue full get in with a handshake said again
-                    return descriptors(timerd) > count * 0.9
+                async def are_let_go() -> bool:
+                    nonlocal most
+                    most = max(most, descriptors(timerd))
+                    return all(map(is_closed, idle))
 
-                await timerd.until(are_in, timeout_s=60)
-                await timerd.arm([{"id": "beside-them", "type": "t", "fire_at": FAR}])
+                await timerd.until(are_let_go, timeout_s=60)
+                assert most > count * 0.9 or not at_once
             finally:
                 for connection in idle:
                     connection.close()
