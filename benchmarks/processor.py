@@ -1,7 +1,7 @@
 """Processors: HTTP servers that take batches and say the least that there is to say.
 
-`Taker` counts and answers 200 with no body, and `Hook` does so for callbacks. `Rearmer` answers that all go on
-`interval_ms` later, and keeps lags.
+`Taker` counts and answers 200 with no body, `Hook` does so for callbacks, and `Lags` keeps how late each timer was.
+`Rearmer` answers that all go on `interval_ms` later, and keeps lags.
 """
 
 import asyncio
@@ -50,6 +50,20 @@ class _Timer(msgspec.Struct, gc=False):
 
 class _Batch(msgspec.Struct):
     timers: list[_Timer]
+
+
+class Lags(Taker):
+    """Takes all, and keeps how late each was."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lags_ms: list[float] = []
+        self._decode = msgspec.json.Decoder(_Batch).decode
+
+    def answer(self, body: bytes) -> bytes:
+        now = now_ms()
+        self.lags_ms += [now - _ms(timer.fire_at) for timer in self._decode(body).timers]
+        return TAKEN
 
 
 class Rearmer(Taker):

@@ -63,6 +63,14 @@ class Server:
         """What it has resident in memory now."""
         return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
+    def rss_bytes_max(self) -> int:
+        """The most that it had resident at any time since it was started."""
+        return int(Path(f"/proc/{self.pid}/status").read_text().partition("VmHWM:")[2].split()[0]) * 1024
+
+    def read_bytes(self) -> int:
+        """What it has read since it was started, from files and sockets, cached or not."""
+        return int(Path(f"/proc/{self.pid}/io").read_text().partition("rchar:")[2].split()[0])
+
     def written_bytes(self) -> int:
         """What it has given to storage since it was started."""
         text = Path(f"/proc/{self.pid}/io").read_text()

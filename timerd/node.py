@@ -315,6 +315,8 @@ class Node:
             usage.frame_bytes + usage.body_bytes,
             self._runner.turns,
             self._runner.appended_bytes,
+            self._upkeep.accepted_bytes,
+            self._upkeep.copied_bytes,
         )
 
     async def status(self) -> StatusReport:

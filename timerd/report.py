@@ -77,3 +77,7 @@ class NodeTally(msgspec.Struct, frozen=True):
     log_disk_bytes: int
     turns: int
     appended_bytes: int
+    bodies_accepted_bytes: int = 0
+    """Of payloads that were put apart from their timers."""
+    bodies_copied_bytes: int = 0
+    """Of these, written once more since, so that the segment they lay in could be dropped."""

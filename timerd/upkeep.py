@@ -36,6 +36,10 @@ class Upkeep:
     def __init__(self, runner: Runner, log: Log, table: RingTable, fail: Callable[[BaseException], None]) -> None:
         self.placing: Counter[int] = Counter()
         """Body segment -> bodies placed whose message is not stepped yet: it must not be dropped."""
+        self.accepted_bytes = 0
+        """Of bodies placed by arms and answers."""
+        self.copied_bytes = 0
+        """Of bodies copied forward: what bodies cost beyond being written once."""
         self._runner = runner
         self._log = log
         self._table = table
@@ -68,8 +72,8 @@ class Upkeep:
 
     def placed(self, segments: Counter[int], size: int) -> None:
         """Bodies of `size` bytes were placed; their segments stay until they are taken off `placing`."""
-        self.placing.update(segments)
-        self._unseen_bytes += size // BODY_LOOK
+        self.accepted_bytes += size
+        self._place(segments, size)
 
     def want_room(self) -> None:
         """Something was refused for want of room: look at once whether there is something to reclaim."""
@@ -230,12 +234,17 @@ class Upkeep:
         places = self._log.place_bodies([(id, data[place]) for (id, place), generation in live])
         moves = [(id, generation, old, new) for ((id, old), generation), new in zip(live, places, strict=True)]
         segments = Counter(place.segment for place in places)
-        self.placed(segments, size)
+        self.copied_bytes += size
+        self._place(segments, size)
         try:
             await self._ask(shard, partial(Relocate, moves))
         finally:
             self.placing.subtract(segments)
         return True
+
+    def _place(self, segments: Counter[int], size: int) -> None:
+        self.placing.update(segments)
+        self._unseen_bytes += size // BODY_LOOK
 
     async def _ask(self, shard: int, message: Callable[[Any], Any]) -> Any:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()

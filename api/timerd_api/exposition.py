@@ -76,6 +76,16 @@ NODE_METRICS: Final = (
         counts=False,
     ),
     OfNode("timerd_log_disk_bytes", "Bytes of the log on disk.", lambda t: t.log_disk_bytes, counts=False),
+    OfNode(
+        "timerd_bodies_accepted_bytes",
+        "Bytes of payloads above 512 bytes, as they were accepted.",
+        lambda t: t.bodies_accepted_bytes,
+    ),
+    OfNode(
+        "timerd_bodies_copied_bytes",
+        "Bytes of such payloads written once more, so that the files they lay in could be deleted.",
+        lambda t: t.bodies_copied_bytes,
+    ),
 )
 
 

@@ -189,7 +189,7 @@ class FakeService:
             dropped={"misfire": 1}, live=3, in_flight=1, retrying=1, batches=2, batch_timers=7,
             lag=LagWindow(1.5, 20.0, 40.0),
         )  # fmt: skip
-        return NodeTally([shard], {"poll": report}, 1_000, 4_096, 12, 3_000)
+        return NodeTally([shard], {"poll": report}, 1_000, 4_096, 12, 3_000, 900, 450)
 
     async def status(self) -> StatusReport:
         counts = {"armed": 3, "due": 0, "in_flight": 1, "retrying": 1, "dead": 0}

@@ -68,6 +68,8 @@ async def test_metrics_balance_by_themselves(client: httpx.AsyncClient, service:
     assert samples[("timerd_turns_total",)] == 12
     assert samples[("timerd_log_live_bytes",)] == 1_000
     assert samples[("timerd_log_disk_bytes",)] == 4_096
+    assert samples[("timerd_bodies_accepted_bytes_total",)] == 900
+    assert samples[("timerd_bodies_copied_bytes_total",)] == 450
     assert samples[("timerd_oldest_due_timestamp_seconds",)] == 1_796_025_600
     assert samples[("process_resident_memory_bytes",)] > 0
     assert all(name.startswith(("timerd_", "process_")) for name, *_ in samples)
