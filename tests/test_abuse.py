@@ -43,10 +43,10 @@ async def test_arms_that_change_nothing_take_no_memory_and_no_disk(tmp_path):
 
 async def test_idle_connections_leave_room_for_work(tmp_path):
     async with Process(tmp_path / "data") as timerd:
-        await timerd.put_type("t", url="http://127.0.0.1:9/")
         host, port = timerd.url.removeprefix("http://").split(":")
         idle = [socket.create_connection((host, int(port))) for _ in range(900)]
         try:
+            await timerd.put_type("t", url="http://127.0.0.1:9/")  # not before: it may be let go while these connect
             for n in range(30):
                 await timerd.arm([{"id": f"{n}", "type": "t", "fire_at": FAR, "payload": "x" * 2_000}])
         finally:

@@ -129,6 +129,11 @@ async def test_hosts_of_one_callback_type(tmp_path: Path) -> None:
             await good.until(lambda: len(good.got) == CALLBACKS)
             assert all(due <= got.at <= due + MAX_LAG_S + 0.25 * BUSY for got in good.got)
             assert sorted(good.ids) == sorted(f"good{n}" for n in range(CALLBACKS))
+
+            async def are_fired() -> bool:  # the last of them a turn after it came
+                return bool((await timerd.stats("c"))["fired"] == CALLBACKS)
+
+            await timerd.until(are_fired)
             stats = await timerd.stats("c")
             assert stats["live"] == CALLBACKS
             assert stats["in_flight"] <= SLOTS // 4

@@ -30,11 +30,14 @@ ENDS_S = 20
 
 
 @pytest.fixture(autouse=True)
-def usual_hangup() -> Iterator[None]:
-    """The tests may run under nohup, and a process inherits what is ignored."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+def usual_signals() -> Iterator[None]:
+    """The tests may run under nohup, or behind a shell's `&`, and a process inherits what is ignored."""
+    ignored = [number for number in (*STOPPING, *ENDING) if signal.getsignal(number) == signal.SIG_IGN]
+    for number in ignored:
+        signal.signal(number, signal.SIG_DFL)
     yield
-    signal.signal(signal.SIGHUP, before)
+    for number in ignored:
+        signal.signal(number, signal.SIG_IGN)
 
 
 async def arm(timerd: Process, prefix: str, count: int = 20) -> set[str]:

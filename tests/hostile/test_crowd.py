@@ -84,12 +84,12 @@ async def test_thousands_of_idle_connections(tmp_path: Path) -> None:
     with many_descriptors() as limit:
         count = min(IDLE, (limit - 200) // 2)
         async with Process(tmp_path / "data") as timerd:
-            await timerd.put_type("t", url="http://127.0.0.1:9/")
             host, port = timerd.url.removeprefix("http://").split(":")
             began = time.monotonic()
             idle = [socket.create_connection((host, int(port))) for _ in range(count)]
             at_once = time.monotonic() - began < HEAD_S / 2
             try:
+                await timerd.put_type("t", url="http://127.0.0.1:9/")  # not before: it may be let go meanwhile
                 for n in range(30):
                     await timerd.arm([{"id": f"{n}", "type": "t", "fire_at": FAR}])
                 most = descriptors(timerd)
