@@ -11,12 +11,14 @@ What is promised by the disk: after `sync` has returned, the file's bytes and si
 import errno
 import fcntl
 import os
+import socket
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})  # what a full disk says, and a full quota
 NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE})  # what a full table says, the process's or the machine's
+_LOST: Final = "another process may have the directory, so this one writes nothing more"
 _HELD_DESCRIPTORS: Final = 8  # more than the log opens at once before it closes some
 
 
@@ -74,18 +76,26 @@ class Disk(Protocol):
         """Take the lock file, which dies with its holder. Raises BlockingIOError when another has it."""
         ...
 
+    def check_lock(self) -> None:
+        """Raise OSError when the lock file that was taken is not at its path any more: somebody deleted or replaced it,
+        and another process may have the directory since.
+        """
+        ...
+
 
 class OsDisk:
     """The disk of this machine. Safe to use from one worker thread and the loop's thread (`space` alone).
 
     While a lock is held, connections that take every descriptor can't take those of the log: the directory's is open
     all along, and a few are held back, which are given up one by one when an `open` finds none left, and held again
-    with the next `close`.
+    with the next `close`. And nothing is changed once the lock file was taken away: a process that was stopped
+    meanwhile must not write over what its successor wrote.
     """
 
     def __init__(self) -> None:
         self._lock = self._directory = -1
         self._path: Path | None = None  # of the directory that is open
+        self._locked: tuple[Path, int, int] | None = None  # the lock file, its device and inode
         self._held: list[int] = []
 
     def make_directory(self, path: Path) -> None:
@@ -115,7 +125,7 @@ class OsDisk:
                 os.close(each)
             self._held.clear()
             self._lock = self._directory = -1
-            self._path = None
+            self._path = self._locked = None
         if self._path is not None and len(self._held) < _HELD_DESCRIPTORS:
             os.dup2(self._directory, file, inheritable=False)  # closes it, and nobody else gets its number
             self._held.append(file)
@@ -137,14 +147,17 @@ class OsDisk:
         return b"".join(parts)
 
     def write(self, file: int, offset: int, data: bytes) -> None:
+        self.check_lock()
         written = os.pwrite(file, data, offset)
         while written < len(data):
             written += os.pwrite(file, memoryview(data)[written:], offset + written)
 
     def allocate(self, file: int, offset: int, length: int) -> None:
+        self.check_lock()
         os.posix_fallocate(file, offset, length)
 
     def truncate(self, file: int, length: int) -> None:
+        self.check_lock()
         os.ftruncate(file, length)
 
     def sync(self, file: int) -> None:
@@ -161,6 +174,7 @@ class OsDisk:
             os.close(directory)
 
     def unlink(self, path: Path) -> None:
+        self.check_lock()
         path.unlink()
 
     def space(self, path: Path) -> Space:
@@ -179,10 +193,26 @@ class OsDisk:
             os.close(directory)
             return file
         self._lock, self._directory, self._path = file, directory, path.parent
+        found = os.fstat(file)
+        self._locked = path, found.st_dev, found.st_ino
+        with suppress(OSError):  # for people, and a full disk is no reason not to start
+            os.ftruncate(file, 0)
+            os.pwrite(file, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
         with suppress(OSError):
             while len(self._held) < _HELD_DESCRIPTORS:
                 self._held.append(os.dup(directory))
         return file
+
+    def check_lock(self) -> None:
+        if self._locked is None:
+            return
+        path, device, inode = self._locked
+        try:
+            found = os.stat(path)
+        except FileNotFoundError:
+            raise OSError(errno.ESTALE, f"the lock file was taken away; {_LOST}", str(path)) from None
+        if (found.st_dev, found.st_ino) != (device, inode):
+            raise OSError(errno.ESTALE, f"the lock file was replaced; {_LOST}", str(path))
 
 
 def _open_directory(path: Path) -> int:

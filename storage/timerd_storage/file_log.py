@@ -135,6 +135,8 @@ class FileLog:
         since its outcome is not known.
         """
         self._refuse_if_failed()
+        with self._fatal():
+            self._disk.check_lock()
         assert self._replayed, "replay comes first"
         assert not self._busy, "one append at a time"
         waiting = deque(EncodedFrame(each.shard, each.lsn, codec.encode(each.records)) for each in frames)
@@ -160,8 +162,12 @@ class FileLog:
         return self._segments[-1].end - start
 
     def unsettled(self) -> bool:
-        """Whether something was placed or granted that waits for an append: `append([])` settles it."""
-        return self._bodies.dirty or self._room.granted
+        """Whether something was placed or granted that waits for an append: `append([])` settles it.
+
+        Or the directory was lost, which that says. It is asked in each turn, so a process that was stopped meanwhile
+        begins no delivery when it goes on.
+        """
+        return self._bodies.dirty or self._room.granted or self._lost()
 
     async def grant(self, arm_bytes: int, reserve_bytes: int, body_bytes: int | None = None) -> bool:
         """Whether `arm_bytes` more may be accepted while `reserve_bytes` and one segment stay free.
@@ -242,6 +248,13 @@ class FileLog:
         self._failure = self._failure or LogFailed("the log is closed")
         with self._fatal():
             await self._worker.run(self._let_go, sound)
+
+    def _lost(self) -> bool:
+        try:
+            self._disk.check_lock()
+        except OSError:
+            return True
+        return False
 
     def _rest(self) -> int:
         return self._segments[-1].room if self._segments else 0
@@ -339,5 +352,14 @@ def _enter(disk: Disk, directory: Path) -> tuple[int, list[str], Space]:
     try:
         lock = disk.lock(directory / files.LOCK_NAME)
     except BlockingIOError:
-        raise DirectoryLocked(f"another process has the data directory {directory}") from None
+        raise DirectoryLocked(f"another process has the data directory {directory}{_holder(disk, directory)}") from None
     return lock, disk.list_directory(directory), disk.space(directory)
+
+
+def _holder(disk: Disk, directory: Path) -> str:
+    """What the lock file says of who holds it, for people."""
+    try:
+        said = files.contents(disk, directory / files.LOCK_NAME)
+    except (OSError, recover.Unreadable):
+        return ""
+    return f": {said[:200].decode(errors='replace').strip()}" if said.strip() else ""

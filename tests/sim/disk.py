@@ -177,6 +177,9 @@ class FakeDisk:
         self._locks[handle] = path
         return handle
 
+    def check_lock(self) -> None:
+        """Nobody takes lock files away here."""
+
     def _of(self, path: Path) -> _File | None:
         return self._names.get(path)
 

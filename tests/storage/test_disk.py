@@ -5,6 +5,7 @@ import os
 import resource
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -172,3 +173,33 @@ def test_a_locked_directory_can_be_worked_in_when_others_have_taken_every_descri
 
 def _is_open(descriptor: str) -> bool:
     return Path(f"/proc/self/fd/{descriptor}").is_symlink()
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_disk_whose_lock_file_was_taken_away_changes_nothing(tmp_path: Path, replaced: bool) -> None:
+    disk, other = OsDisk(), OsDisk()
+    lock = disk.lock(tmp_path / "lock")
+    assert f"process {os.getpid()} on " in (tmp_path / "lock").read_text()
+    file = disk.open(tmp_path / "log", create=True)
+    disk.write(file, 0, b"mine")
+    disk.check_lock()
+    (tmp_path / "lock").unlink()
+    theirs = other.lock(tmp_path / "lock") if replaced else None
+    changes: list[Callable[[], object]] = [
+        lambda: disk.write(file, 0, b"late"),
+        lambda: disk.truncate(file, 0),
+        lambda: disk.allocate(file, 0, 8192),
+        lambda: disk.unlink(tmp_path / "log"),
+        disk.check_lock,
+    ]
+    for change in changes:
+        with pytest.raises(OSError, match="the lock file was") as found:
+            change()
+        assert found.value.errno == errno.ESTALE
+    assert (tmp_path / "log").read_bytes() == b"mine"
+    disk.close(file)
+    disk.close(lock)
+    disk.check_lock()  # there is none to lose
+    if theirs is not None:
+        other.check_lock()
+        other.close(theirs)
