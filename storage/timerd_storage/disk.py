@@ -95,7 +95,7 @@ class OsDisk:
     def __init__(self) -> None:
         self._lock = self._directory = -1
         self._path: Path | None = None  # of the directory that is open
-        self._locked: tuple[Path, int, int] | None = None  # the lock file, its device and inode
+        self._locked: tuple[str, int, int] | None = None  # the lock file, its device and inode
         self._held: list[int] = []
 
     def make_directory(self, path: Path) -> None:
@@ -194,7 +194,7 @@ class OsDisk:
             return file
         self._lock, self._directory, self._path = file, directory, path.parent
         found = os.fstat(file)
-        self._locked = path, found.st_dev, found.st_ino
+        self._locked = str(path), found.st_dev, found.st_ino
         with suppress(OSError):  # for people, and a full disk is no reason not to start
             os.ftruncate(file, 0)
             os.pwrite(file, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
@@ -210,9 +210,9 @@ class OsDisk:
         try:
             found = os.stat(path)
         except FileNotFoundError:
-            raise OSError(errno.ESTALE, f"the lock file was taken away; {_LOST}", str(path)) from None
+            raise OSError(errno.ESTALE, f"the lock file was taken away; {_LOST}", path) from None
         if (found.st_dev, found.st_ino) != (device, inode):
-            raise OSError(errno.ESTALE, f"the lock file was replaced; {_LOST}", str(path))
+            raise OSError(errno.ESTALE, f"the lock file was replaced; {_LOST}", path)
 
 
 def _open_directory(path: Path) -> int:
