@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cases import each, instant, millis, outside, seeded, sized
+from tests.callbacks.target import Reply, Target
+from tests.support.cases import SLACK_S, each, instant, millis, outside, seeded, sized
 from tests.support.clock_shim import ClockShim
 from tests.support.process import Process
 from tests.support.processor import Answer, Delivery, Processor
@@ -21,6 +22,8 @@ X_S, STEP_S, RESTORE_S = sized((30.0, 5.0, 10.0), (4.0, 0.7, 2.0))
 Y_S = sized(5.0, 2.0)
 SPREAD = 100
 IDLE_S = 2.0
+PAUSE_S = 2
+ALLOW = ("--callback-allow", "127.0.0.0/8")
 NOTICED_S = 0.2
 """A step is noticed within this (promise 10: a look at the clock five times a second)."""
 
@@ -110,7 +113,44 @@ async def forward(timerd: Process, processor: Processor, clock: ClockShim) -> No
     assert listed == {id: millis(at) for id, at in asked.items() if id not in due}
 
 
-VARIANTS = {"back and restored": back_and_restored, "back and left": back_and_left, "forward": forward}
+async def callbacks(timerd: Process, processor: Processor, clock: ClockShim) -> None:
+    """Each by the clock as it is; what waits for a host that asked for a pause, or for its next attempt, by lengths."""
+    async with Target() as paused, Target() as well:
+        paused.answer = lambda got: Reply(429, {"Retry-After": str(PAUSE_S)}) if len(paused.got) == 1 else Reply()
+        await timerd.put_type("c", kind="callback", max_lag=MAX_LAG_S, retry={"min_backoff": "1s", "jitter": 0})
+
+        async def arm(id: str, to: Target, at: float) -> None:
+            await timerd.arm([{"id": id, "type": "c", "fire_at": millis(at), "request": {"url": to.url}}])
+
+        begin = time.time()
+        await arm("first", paused, begin - 2 * HOUR_S)
+        await paused.until(lambda: len(paused.got) == 1)
+        asked = time.time()
+        await arm("behind", paused, begin - 2 * HOUR_S)  # is due, and waits for its host
+        x_at = begin + X_S
+        await arm("x", well, x_at)
+        clock.shift(hours=-1)
+        y_at = time.time() + 1
+        await arm("y", well, y_at - HOUR_S)
+        await well.until(lambda: "y" in well.ids)
+        assert millis(y_at) / 1000 <= well.got[0].at <= y_at + MAX_LAG_S + SLACK_S
+        await paused.until(lambda: len(paused.got) == 3)
+        assert {got.id for got in paused.got[1:]} == {"first", "behind"}
+        assert all(PAUSE_S <= got.at - asked + 0.1 <= PAUSE_S + 1 + SLACK_S for got in paused.got[1:])
+        clock.shift()
+        restored = time.time() + NOTICED_S
+        await well.until(lambda: "x" in well.ids, timeout_s=X_S + 10)
+        assert millis(x_at) / 1000 <= well.got[-1].at <= max(x_at, restored) + MAX_LAG_S + SLACK_S
+        assert well.ids == ["y", "x"]
+        assert not processor.deliveries
+
+
+VARIANTS = {
+    "back and restored": back_and_restored,
+    "back and left": back_and_left,
+    "forward": forward,
+    "callbacks": callbacks,
+}
 
 
 @pytest.mark.slow
@@ -121,7 +161,7 @@ async def test_timers_follow_a_clock_that_is_stepped(tmp_path: Path) -> None:
         directory = tmp_path / name.replace(" ", "-")
         directory.mkdir()
         clock = ClockShim(directory)
-        async with Processor() as processor, Process(directory / "data", env=clock.env) as timerd:
+        async with Processor() as processor, Process(directory / "data", *ALLOW, env=clock.env) as timerd:
             retry = {"min_backoff": "1s", "max_backoff": "1s"}
             await timerd.put_type("t", url=processor.url, max_lag=MAX_LAG_S, retry=retry)
             await VARIANTS[name](timerd, processor, clock)

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.cases import each, millis, outside, seeded, sized
+from tests.callbacks.target import Target
+from tests.support.cases import SLACK_S, each, millis, outside, seeded, sized
 from tests.support.hanging import FullQueue, Silent, dropping_address, open_sockets, until_sockets
 from tests.support.process import Process
 from tests.support.processor import Processor
@@ -89,6 +90,70 @@ async def test_targets_that_hung_are_served_as_soon_as_they_are_well(tmp_path: P
         await timerd.until(all_fired)
         await until_sockets(before + SPARE_SOCKETS, timerd.pid)
         assert not timerd.complaints()
+
+
+@pytest.mark.slow
+async def test_hosts_of_callbacks_that_hung_are_served_as_soon_as_they_are_well(tmp_path: Path) -> None:
+    """The same for callbacks, whose connections are others: guarded, looked up anew, counted by host."""
+    rng = seeded()
+    silent, tls, full = Silent(), Silent(), FullQueue()
+    urls = {
+        "silent": f"http://127.0.0.1:{silent.port}/",
+        "full": f"http://127.0.0.1:{full.port}/",
+        "tls": f"https://127.0.0.1:{tls.port}/",
+    }
+    options = ["--callback-allow", "127.0.0.0/8"]
+    if address := dropping_address():
+        urls["dropped"] = f"http://{address}:81/"
+        options += ["--callback-allow", f"{address}/32"]
+    retry = {"min_backoff": "20ms", "max_backoff": "100ms", "max_attempts": 0}
+
+    async with Process(tmp_path / "data", *options) as timerd, AsyncExitStack() as healthy:
+        # A host gets a quarter.
+        fields = {"kind": "callback", "max_in_flight": 4 * SLOTS, "request_timeout": TIMEOUT_S, "max_lag": MAX_LAG_S}
+        await timerd.put_type("c", retry=retry, **fields)
+        before = open_sockets(timerd.pid)
+        hung = {f"hung-{n}": list(urls)[n % len(urls)] for n in range(HUNG)}
+        begin = time.time()
+        await timerd.arm([callback(id, urls[name], delay=0) for id, name in hung.items()])
+        most = 0
+        while time.time() < begin + PHASE_1_S:
+            most = max(most, open_sockets(timerd.pid))
+            await asyncio.sleep(0.05)
+        stats = await timerd.stats("c")
+        print(f"{stats['batches']} batches, {stats['retried']} failures, {most} sockets at most")
+        assert stats["retried"] > len(urls), "nothing was tried again"
+        assert stats["fired"] == 0
+        assert most <= before + len(urls) * SLOTS + SPARE_SOCKETS
+
+        targets = {"silent": Target(), "full": Target()}
+        for name, port in (("silent", silent.end()), ("full", full.end())):
+            targets[name].port = port
+            await healthy.enter_async_context(targets[name])
+        # The others have nobody with a certificate that is trusted, or nobody at all: their callbacks get another URL.
+        moved = [id for id, name in hung.items() if name not in targets]
+        await timerd.arm([callback(id, targets["silent"].url, delay=0) for id in moved])
+        at = time.time() + 0.5
+        due = {f"anew-{n}": millis(at + rng.random() * 2) / 1000 for n in range(ANEW)}
+        to = {id: rng.choice(list(targets)) for id in due}
+        await timerd.arm([callback(id, targets[to[id]].url, fire_at=millis(when)) for id, when in due.items()])
+
+        async def all_fired() -> bool:
+            return bool((await timerd.stats("c"))["live"] == 0)
+
+        await timerd.until(all_fired)
+        got = {each.id: each for target in targets.values() for each in target.got}
+        assert got.keys() == due.keys() | hung.keys()
+        late = {id: got[id].at - when for id, when in due.items()}
+        print(f"lag of new ones {min(late.values()):.3f} to {max(late.values()):.3f} s")
+        assert min(late.values()) >= 0
+        assert max(late.values()) <= MAX_LAG_S + SLACK_S
+        await until_sockets(before + SPARE_SOCKETS, timerd.pid)
+        assert not timerd.complaints()
+
+
+def callback(id: str, url: str, **when: Any) -> dict[str, Any]:
+    return {"id": id, "type": "c", "request": {"url": url, "body": id}, **when}
 
 
 class Caller:
