@@ -86,11 +86,14 @@ async def test_a_time_means_the_same_wherever_it_is_read(tmp_path: Path) -> None
     async with Processor(answer) as processor, Process(tmp_path / "data", env={"TZ": INDIA}) as timerd:
         await timerd.put_type("t", url=processor.url, max_lag=MAX_LAG_S)
         await timerd.put_type("waits", url=processor.url, state="paused")
+        await timerd.put_type("calls", kind="callback")
+        call = {"type": "calls", "request": {"url": "https://example.com/"}}
 
         for time_text in NAIVE:  # refused, wherever a time may stand
             for method, path, body in (
                 ("POST", "/v1/timers", {"timers": [{"id": "naive", "type": "t", "fire_at": time_text}]}),
                 ("PUT", "/v1/timers/naive", {"type": "t", "fire_at": time_text}),
+                ("POST", "/v1/timers", {"timers": [{"id": "naive", "fire_at": time_text, **call}]}),
                 ("GET", f"/v1/timers?fire_after={quote(time_text)}", None),
                 ("GET", f"/v1/timers?fire_before={quote(time_text)}", None),
             ):
@@ -105,6 +108,7 @@ async def test_a_time_means_the_same_wherever_it_is_read(tmp_path: Path) -> None
 
         for n, text in enumerate(SPELLINGS):
             await timerd.arm([{"id": f"spelt-{n}", "type": "t", "fire_at": text}])
+            await timerd.arm([{"id": f"call-{n}", "fire_at": text, **call}])
         begin = time.time()
         said = await client_in_new_york(timerd.url)
         assert said["refused"] == ["ValueError"] * 3
@@ -113,7 +117,7 @@ async def test_a_time_means_the_same_wherever_it_is_read(tmp_path: Path) -> None
         shown = {
             timer["id"]: timer["fire_at"] for timer in await timerd.list() if timer["id"] not in ("again", "aware")
         }
-        assert {shown[f"spelt-{n}"] for n in range(len(SPELLINGS))} == {NOON}
+        assert {shown[f"{kind}-{n}"] for kind in ("spelt", "call") for n in range(len(SPELLINGS))} == {NOON}
         assert shown["2026 fold 0"] == "2026-10-25T00:30:00.000Z"
         assert shown["2026 fold 1"] == "2026-10-25T01:30:00.000Z"
         assert shown["2027 fold 0"] == "2027-10-31T00:30:00.000Z"
