@@ -14,6 +14,7 @@ import structlog
 
 from timerd import __version__
 from timerd.engine.answer import Failed, Limits, Outcome, read_callback_answer
+from timerd.engine.backoff import backoff_ms, draw_jitter
 from timerd.engine.batch import Batch, batch_id
 from timerd.engine.callback import ANSWER_BYTES_MAX, CallbackRequest, decode_request, host_of, request_headers
 from timerd.engine.dispatcher import Dispatcher
@@ -22,6 +23,7 @@ from timerd.engine.now import Now
 from timerd.engine.timer import BodyRef, Timer, TimerType
 from timerd.lag import LagSamples
 from timerd.ports import Clock, Deliver, Log, Request
+from timerd.references import References, Unresolved
 from timerd.signing import sign
 from timerd.troubles import Troubles
 
@@ -45,6 +47,7 @@ class CallbackDeliveries:
         random: Callable[[], float],
         troubles: Troubles,
         lags: dict[str, LagSamples],
+        references: References,
         pump: Callable[[Now], None],
     ) -> None:
         self.types: Mapping[str, TimerType] = {}
@@ -56,20 +59,25 @@ class CallbackDeliveries:
         self._random = random
         self._troubles = troubles
         self._lags = lags
+        self._references = references
         self._pump = pump
         self._ended: dict[int, list[tuple[str, Outcome]]] = {}
 
-    async def sort(self, batch: Batch) -> list[tuple[Timer, CallbackRequest]]:
-        """Read the requests of a batch, and let the dispatcher say which leave now: those are to be given to `send`."""
+    async def sort(self, batch: Batch) -> list[tuple[TimerType, Timer, CallbackRequest]]:
+        """Read the requests of a batch, and let the dispatcher say which leave now: those are to be given to `send`,
+        with the type as it is then, its secrets with it."""
         apart = [timer.payload for timer in batch.timers if isinstance(timer.payload, BodyRef)]
         bodies = iter(await self._log.read_bodies(apart) if apart else [])
-        known = batch.type in self.types
+        type = self.types.get(batch.type)
+        signing = None if type is None else await self._references.resolve(type)
+        type = self.types.get(batch.type)
+        jitter = draw_jitter(type.retry, self._random()) if type and isinstance(signing, Unresolved) else 1.0
         wants: list[tuple[Timer, str | WholeFailure]] = []
         requests: dict[str, CallbackRequest] = {}
         for timer in batch.timers:
             payload = next(bodies) if timer.payload.__class__ is BodyRef else timer.payload
             want: str | WholeFailure
-            if not known:
+            if type is None:
                 want = REMOVED
             elif payload is None and timer.payload is not None:
                 want = LOST
@@ -79,20 +87,23 @@ class CallbackDeliveries:
                     want = host_of(request.url)
                 except ValueError:
                     want = NO_REQUEST
-            if isinstance(want, WholeFailure):
+            if type is not None and isinstance(signing, Unresolved) and isinstance(want, str):
+                want = _held(type, timer, signing, jitter)
+            elif isinstance(want, WholeFailure):
                 log.error("callback_not_sent", type=batch.type, id=timer.id, reason=want.error)
             wants.append((timer, want))
         now = self._clock.now()
+        if isinstance(signing, Unresolved):
+            self._troubles.failed(now.boot_ms, batch.type, "-", signing.error, len(batch.timers))
         leave = self._dispatcher.sort(now, batch.batch_no, wants)
         if first := [timer for timer in leave if timer.failure is None]:
             self._lags.setdefault(batch.type, LagSamples()).add(now.boot_ms // 1000, now.wall_ms, first)
         self._pump(now)
-        return [(timer, requests[timer.id]) for timer in leave]
+        return [(signing, timer, requests[timer.id]) for timer in leave] if isinstance(signing, TimerType) else []
 
-    async def send(self, batch: Batch, timer: Timer, wanted: CallbackRequest) -> None:
+    async def send(self, type: TimerType, batch: Batch, timer: Timer, wanted: CallbackRequest) -> None:
         """One attempt of one callback."""
         now = self._clock.now()
-        type = self.types.get(batch.type) or TimerType(batch.type)
         answer = await self._deliver.post(build_callback(type, timer, wanted, now, timer.id in batch.flagged))
         now = self._clock.now()
         outcome = read_callback_answer(
@@ -129,3 +140,10 @@ def build_callback(type: TimerType, timer: Timer, wanted: CallbackRequest, now: 
     return Request(
         wanted.url, headers, wanted.body, type.request_timeout_ms, ANSWER_BYTES_MAX, wanted.method, guarded=True
     )
+
+
+def _held(type: TimerType, timer: Timer, unresolved: Unresolved, jitter: float) -> WholeFailure:
+    """A secret is missing: nothing was tried, so nothing counts, but each time it waits longer."""
+    tries = timer.failure.attempts if timer.failure else 0
+    gap_ms = max(1, round(backoff_ms(type.retry, tries + 1) * jitter))
+    return WholeFailure(unresolved.error, gap_ms, type.batch_size)

@@ -16,6 +16,7 @@ import structlog
 from timerd import __version__
 from timerd.callbacks import CallbackDeliveries
 from timerd.engine.answer import Accepted, Failed, Limits, read_answer
+from timerd.engine.backoff import backoff_ms
 from timerd.engine.batch import Batch, answer_bytes_max, batch_id, encode_body, plain_headers
 from timerd.engine.callback import is_request
 from timerd.engine.command import PauseType, Post, SendSettle, SendTake, Sort
@@ -28,6 +29,7 @@ from timerd.engine.settings import Settings
 from timerd.engine.timer import INLINE_PAYLOAD_BYTES, BodyRef, Timer, TimerType
 from timerd.lag import LagSamples
 from timerd.ports import Clock, Deliver, Log, Request
+from timerd.references import References, Unresolved, names_any
 from timerd.report import LagWindow
 from timerd.runner import Runner
 from timerd.signing import sign
@@ -78,8 +80,18 @@ class Dispatch:
         self._idle = asyncio.Event()
         self._overdue_since: int | None = None
         self._troubles = Troubles()
+        self._references = References()
         self._callbacks = CallbackDeliveries(
-            self._dispatcher, log, deliver, clock, self._limits, random, self._troubles, self._lags, self._pump
+            self._dispatcher,
+            log,
+            deliver,
+            clock,
+            self._limits,
+            random,
+            self._troubles,
+            self._lags,
+            self._references,
+            self._pump,
         )
 
     # ---- what the runner calls
@@ -107,6 +119,11 @@ class Dispatch:
 
     def set_types(self, types: Mapping[str, TimerType]) -> None:
         """Types have changed."""
+        for name, type in types.items():
+            old = self._types.get(name)
+            if (old is None or old.signing_secrets != type.signing_secrets) and names_any(type):
+                self._start(self._check_secrets(type))
+        self._references.keep(types.values())
         self._types = self._callbacks.types = types
         self._dispatcher.set_types(types)
         self._runner.ring()
@@ -142,6 +159,7 @@ class Dispatch:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._references.close()
         await self._deliver.close()
 
     def delivered(self) -> dict[str, Delivered]:
@@ -205,17 +223,23 @@ class Dispatch:
             self._fail(error)
 
     async def _sort(self, batch: Batch) -> None:
-        for timer, request in await self._callbacks.sort(batch):
-            self._start(self._callbacks.send(batch, timer, request))
+        for type, timer, request in await self._callbacks.sort(batch):
+            self._start(self._callbacks.send(type, batch, timer, request))
 
     async def _attempt(self, batch: Batch) -> None:
         bodies = None
         if apart := [timer for timer in batch.timers if timer.payload.__class__ is BodyRef]:
             batch, bodies = await self._with_bodies(batch, apart)
-        type = self._types.get(batch.type)
-        if type is None or type.kind != "processor":  # it may have gone, or changed kind, while payloads were read
+        known = self._types.get(batch.type)
+        type = None if known is None else await self._references.resolve(known)
+        known = self._types.get(batch.type)
+        if known is None or known.kind != "processor" or type is None:
+            # It may have gone, or changed kind, while payloads and secrets were read.
             self._dispatcher.answered(self._clock.now(), batch.batch_no, REMOVED, self._random())
             self._runner.ring()
+            return
+        if isinstance(type, Unresolved):
+            self._hold(known, batch, type)
             return
         request = build_request(type, batch, self._clock.now(), bodies) if batch.timers else None
         # A request's first byte is in no ASCII, so most batches need no closer look.
@@ -250,6 +274,20 @@ class Dispatch:
             self._troubles.failed(now.boot_ms, batch.type, type.url, outcome.error, len(batch.timers))
         self._dispatcher.answered(now, batch.batch_no, outcome, self._random())
         self._pump(now)
+
+    def _hold(self, type: TimerType, batch: Batch, unresolved: Unresolved) -> None:
+        """A secret is missing: the type's trouble, and none of its target's. All of it waits, and nothing counts."""
+        now = self._clock.now()
+        tries = max((timer.failure.attempts for timer in batch.timers if timer.failure), default=0)
+        self._troubles.failed(now.boot_ms, batch.type, type.url, unresolved.error, len(batch.timers))
+        failed = Failed(unresolved.error, sent=False, retry_after_ms=backoff_ms(type.retry, tries + 1))
+        self._dispatcher.answered(now, batch.batch_no, failed, self._random())
+        self._runner.ring()
+
+    async def _check_secrets(self, type: TimerType) -> None:
+        """Say at once what is missing, and not when the first timer is due."""
+        if isinstance(found := await self._references.resolve(type), Unresolved):
+            log.warning("signing_secret_missing", type=type.name, secret=found.reference, reason=found.reason)
 
     async def _with_bodies(self, batch: Batch, apart: Sequence[Timer]) -> tuple[Batch, dict[str, bytes]]:
         """Read the payloads that lie apart. Timers whose payload is lost are buried and leave the batch."""

@@ -274,7 +274,11 @@ class TypeBody(msgspec.Struct, forbid_unknown_fields=True):
     signing_secrets: (
         Annotated[
             list[str],
-            Meta(max_length=10, description="whsec_ and base64; all of them sign. Left out, those that stand stay"),
+            Meta(
+                max_length=10,
+                description="each is whsec_ and base64, or says where that is: env:NAME, file:/PATH. All of them sign. "
+                "Left out, those that stand stay",
+            ),
         ]
         | UnsetType
     ) = UNSET
@@ -304,7 +308,8 @@ class MisfireItem(msgspec.Struct):
 
 
 class TypeItem(msgspec.Struct, kw_only=True):
-    """A timer type as it is shown: secrets as hints, header values masked. One of kind callback has no url."""
+    """A timer type as it is shown: secrets as hints (references as they are), header values masked. One of kind
+    callback has no url."""
 
     name: TypeName
     url: str | UnsetType = UNSET

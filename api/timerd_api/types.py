@@ -1,11 +1,10 @@
 """Types: the routes of timer types, and the way between a type on the wire and the engine's `TimerType`.
 
 A type is shown without what it guards: secrets as hints, header values masked. Neither a hint nor a mask is taken
-back as a value, so that writing down what was read can't destroy what was hidden.
+back as a value, so that writing down what was read can't destroy what was hidden. A reference to a secret is none, and
+is shown as it is.
 """
 
-import base64
-import binascii
 from typing import Final
 
 from fastapi import APIRouter, Request, Response
@@ -15,6 +14,7 @@ from timerd.engine.instant import parse_duration
 from timerd.engine.message import Refused
 from timerd.engine.secrecy import MASK
 from timerd.engine.timer import Misfire, RetryPolicy, TimerType
+from timerd.signing import PREFIX, is_reference, reference_fault, secret_fault
 from timerd_api.body import Form, Intake, answer, is_packed
 from timerd_api.headers import CONNECTION_HEADERS, header_faults
 from timerd_api.problem import TYPE_NOT_FOUND, Fault, Problem, faulty, granted, pointer_token
@@ -24,7 +24,6 @@ from timerd_api.timers import read_nothing
 from timerd_api.urls import url_fault
 from timerd_api.values import TYPE_NAME_FAULT, Query, expires_at, is_type_name, path_name
 
-_SECRET_PREFIX: Final = "whsec_"  # noqa: S105 - the public mark of a secret (Standard Webhooks), not one
 _HINT_BYTES_MIN: Final = 16  # a shorter secret is not shown in part: four characters would be too much of it
 
 _HOUR_MS: Final = 3_600_000
@@ -73,9 +72,11 @@ def type_item(type: TimerType) -> TypeItem:
 
 
 def _hint(secret: str) -> str:
+    if is_reference(secret):
+        return secret
     # Base64 ends in padding, which tells nothing apart.
-    shown = secret.removeprefix(_SECRET_PREFIX).rstrip("=")
-    return f"{_SECRET_PREFIX}…{shown[-4:] if len(shown) * 3 // 4 >= _HINT_BYTES_MIN else ''}"
+    shown = secret.removeprefix(PREFIX).rstrip("=")
+    return f"{PREFIX}…{shown[-4:] if len(shown) * 3 // 4 >= _HINT_BYTES_MIN else ''}"
 
 
 def timer_type(name: str, body: TypeBody) -> TimerType:
@@ -122,7 +123,7 @@ def timer_type(name: str, body: TypeBody) -> TimerType:
         check("/retry/min_backoff", "is above max_backoff")
     secrets = [] if isinstance(body.signing_secrets, UnsetType) else body.signing_secrets
     for index, secret in enumerate(secrets):
-        check(f"/signing_secrets/{index}", _secret_fault(secret))
+        check(f"/signing_secrets/{index}", reference_fault(secret) if is_reference(secret) else secret_fault(secret))
     for pointer, fault in header_faults(body.headers, "/headers", _OWN_HEADERS.__contains__):
         check(pointer, fault)
     for header, value in body.headers.items():
@@ -151,16 +152,6 @@ def timer_type(name: str, body: TypeBody) -> TimerType:
 def _only(word: str, known: bool) -> str:
     """Why another word is refused: it is one of the contract that this version can't do yet, or none at all."""
     return f"is not available in this version; only {word!r} is" if known else f"must be {word!r}"
-
-
-def _secret_fault(secret: str) -> str | None:
-    if not secret.startswith(_SECRET_PREFIX):
-        return f"must begin with {_SECRET_PREFIX}"
-    try:
-        key = base64.b64decode(secret.removeprefix(_SECRET_PREFIX), validate=True)
-    except (binascii.Error, ValueError):
-        return f"must be base64 behind {_SECRET_PREFIX}"
-    return None if key else "is empty"
 
 
 def add_routes(router: APIRouter, service: Service, intake: Intake) -> None:

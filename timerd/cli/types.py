@@ -57,7 +57,9 @@ def put_command(
     jitter: Annotated[float | None, typer.Option(help="Random part of a wait, 0 to 1.  [default: 0.2]")] = None,
     secret: Annotated[
         list[str] | None,
-        typer.Option(help="Signing secret, whsec_...; repeatable. Without one, those that stand stay."),
+        typer.Option(
+            help="Signing secret: env:NAME, file:/PATH, or whsec_...; repeatable. Without one, those that stand stay."
+        ),
     ] = None,
     header: Annotated[list[str] | None, typer.Option(help="Sent with every POST, 'Name: value'; repeatable.")] = None,
     paused: Annotated[bool, typer.Option("--paused", help="Let its timers wait.")] = False,
@@ -96,7 +98,7 @@ def put_command(
 
 @app.command("get")
 def get_command(name: Name, url: Url = DEFAULT_URL, key: Key = None, ca_file: CaFile = None) -> None:
-    """Show a type; secrets as hints, header values masked."""
+    """Show a type; secrets as hints (references as they are), header values masked."""
     show(Server(url, key, ca_file).call("GET", f"/v1/types/{segment(name)}"))
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from timerd_client import Batch, CallbackRequest, TimerdError, rearm, retry
+from timerd_client import Batch, CallbackRequest, TimerdError, processor, rearm, retry
 from timerd_client.testing import AsyncVirtualTimerd, VirtualTimerd, virtual_timerd
 
 __all__ = ["virtual_timerd"]  # the fixture; elsewhere it comes with pytest_plugins
@@ -165,6 +165,24 @@ def test_callbacks_to_this_machine_are_refused_where_nothing_is_mounted() -> Non
 def test_what_can_not_be_mounted(virtual_timerd: VirtualTimerd, origin: str) -> None:
     with pytest.raises(ValueError, match="origin"):
         virtual_timerd.mount(origin, lambda scope, receive, send: asyncio.sleep(0))
+
+
+def test_secrets_by_reference_are_read_when_a_timer_is_due(
+    virtual_timerd: VirtualTimerd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = "whsec_" + "A" * 32, "whsec_" + "B" * 32
+    came: list[str] = []
+    (tmp_path / "hook").write_text(old)
+    for name, secret in (("file", old), ("env", new)):
+        app = processor(lambda batch: came.extend(timer.id for timer in batch.timers), secrets=[secret])
+        virtual_timerd.mount(f"https://{name}.example.com", app)
+        secrets = [f"file:{tmp_path}/hook", "env:TIMERD_TEST_HOOK"]
+        put = virtual_timerd.client.put_type(name, url=f"https://{name}.example.com", signing_secrets=secrets)
+        assert put.signing_secrets == secrets
+        virtual_timerd.client.arm(name, name, delay=10)
+    monkeypatch.setenv("TIMERD_TEST_HOOK", new)
+    assert virtual_timerd.advance(10) == 2
+    assert sorted(came) == ["env", "file"]
 
 
 def test_a_handler_can_not_turn_the_clock(virtual_timerd: VirtualTimerd) -> None:

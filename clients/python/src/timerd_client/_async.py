@@ -186,7 +186,9 @@ class AsyncTimerd:
     ) -> TypeInfo:
         """Make or replace a type, as a whole: what is left out takes the server's default, and secrets alone stay.
 
-        So a paused type runs again, unless `state` says that it is to stay paused.
+        So a paused type runs again, unless `state` says that it is to stay paused. `retry` takes `max_attempts`,
+        `min_backoff`, `max_backoff`, `multiplier` and `jitter`. A signing secret is `whsec_...`, or says where timerd
+        finds it: `env:NAME`, `file:/PATH`.
         """
         return await self._call(
             _calls.put_type(
