@@ -281,6 +281,15 @@ def test_every_command_names_its_options(cli: Cli, arguments: tuple[str, ...], s
     assert len(result.stderr.splitlines()) == 1
 
 
+@pytest.mark.parametrize("command", ["list", "list --soonest", "dead list", "dead replay", "dead purge"])
+def test_a_type_that_is_not_there_is_named(cli: Cli, type: str, command: str) -> None:
+    result = cli(*command.split(), "--type", "no-such")
+    assert (result.exit_code, result.stderr) == (0, "timerd: there is no type 'no-such'\n")
+    assert result.stdout == ("" if "list" in command else f'{{\n  "{command.split()[1].removesuffix("e")}ed": 0\n}}\n')
+    known = cli(*command.split(), "--type", type)
+    assert (known.exit_code, known.stderr) == (0, "")
+
+
 def test_who_answers_is_no_timerd(cli: Cli, target: str) -> None:
     for arguments in (("get", "a"), ("stats",)):
         result = cli(*arguments, "--url", target)

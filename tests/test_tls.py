@@ -55,7 +55,9 @@ async def test_everybody_speaks_tls_and_a_renewed_certificate_is_taken_up(tmp_pa
             arms = [Arm(f"{n}", "t", delay=3_600, payload="x" * 2_000) for n in range(2_000)]
             assert all(result.armed for result in await client.arm_many(arms))
             assert await client.get("7") is not None
-        with pytest.raises(Unavailable, match="CERTIFICATE_VERIFY_FAILED"):  # nothing but the file is trusted
+        with pytest.raises(
+            Unavailable, match=r"CERTIFICATE_VERIFY_FAILED.*ca_file="
+        ):  # nothing but the file is trusted
             await asyncio.to_thread(_get, timerd.url, other)
         await asyncio.to_thread(_get, timerd.url, ca)
 
@@ -64,6 +66,7 @@ async def test_everybody_speaks_tls_and_a_renewed_certificate_is_taken_up(tmp_pa
             more = {"TIMERD_CA_FILE": str(ca_file)} if ca_file else {}
             done = await asyncio.to_thread(CliRunner().invoke, app, ["get", "7"], env={**env, **more})
             assert done.exit_code == code, done.output
+            assert ("--ca-file (TIMERD_CA_FILE)" in done.output) == (code == 1)
         flag = ["get", "7", "--ca-file", str(ca.cert)]
         done = await asyncio.to_thread(CliRunner().invoke, app, flag, env=env)
         assert json.loads(done.stdout)["id"] == "7"

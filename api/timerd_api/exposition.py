@@ -71,7 +71,7 @@ NODE_METRICS: Final = (
     OfNode("timerd_log_appended_bytes", "Bytes appended to the log.", lambda t: t.appended_bytes),
     OfNode(
         "timerd_log_live_bytes",
-        "Bytes that the log needs: a checkpoint, bodies, kept room.",
+        "Bytes that the log needs: a checkpoint, bodies, kept room (not written yet, so this may be above disk).",
         lambda t: t.log_live_bytes,
         counts=False,
     ),

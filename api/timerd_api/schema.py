@@ -393,8 +393,14 @@ class StatusItem(msgspec.Struct):
     node: str
     timers: dict[str, int]
     oldest_due_at: Instant | None
-    log_live_bytes: int
-    log_disk_bytes: int
+    log_live_bytes: Annotated[
+        int,
+        Meta(
+            description="what the log needs: a checkpoint, bodies, and room kept for completions. That room is not "
+            "written yet, so this may be above log_disk_bytes"
+        ),
+    ]
+    log_disk_bytes: Annotated[int, Meta(description="what the log takes on disk")]
     ring_version: int
 
 

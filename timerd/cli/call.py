@@ -29,6 +29,7 @@ CaFile = Annotated[
 ]
 DEFAULT_URL: Final = "http://127.0.0.1:8470"
 TIMEOUT_S: Final = 30
+UNKNOWN_ISSUER: Final = frozenset({18, 19, 20, 21})  # OpenSSL's X509_V_ERR_*: the chain leads to nobody who is trusted
 PAGE_SIZE_MAX: Final = 1_000
 
 Names = Mapping[str, str]
@@ -72,11 +73,22 @@ class Server:
             fail(_problem(error, names or {}))
         except (OSError, http.client.HTTPException, ValueError) as error:
             reason = getattr(error, "reason", None) or error
-            fail(f"no answer from a timerd at {self._url}: {reason or type(error).__name__}")
+            hint = ""
+            if isinstance(reason, ssl.SSLCertVerificationError) and reason.verify_code in UNKNOWN_ISSUER:
+                hint = "; --ca-file (TIMERD_CA_FILE) names a PEM file of who may have signed it"
+            fail(f"no answer from a timerd at {self._url}: {reason or type(error).__name__}{hint}")
+
+    def note_type(self, name: str | None, found: object) -> None:
+        """Where nothing was found of a type, say so if that is because there is no such type. Its dead letters stay."""
+        if name is None or found:
+            return
+        if name not in [type["name"] for type in self.call("GET", "/v1/types")["types"]]:
+            typer.echo(f"timerd: there is no type {name!r}", err=True)
 
     def pages(self, path: str, member: str, limit: int, names: Names, **query: Any) -> None:
         """Print up to `limit` of what a list holds, an object a line."""
         token: str | None = None
+        most = limit
         while limit > 0:
             size = min(limit, PAGE_SIZE_MAX)
             page = self.call("GET", path + query_text(**query, page_size=size, page_token=token), names=names)
@@ -85,6 +97,7 @@ class Server:
             limit -= len(page[member])
             token = page.get("next_page_token")
             if token is None:
+                self.note_type(query.get("type"), limit < most)
                 return
         typer.echo("there may be more: raise --limit", err=True)
 

@@ -30,7 +30,7 @@ def replay_command(
     ids: Ids = None, type: AllOf = None, url: Url = DEFAULT_URL, key: Key = None, ca_file: CaFile = None
 ) -> None:
     """Let dead letters live again, as new generations that are due by their old fire times. Prints how many."""
-    show(Server(url, key, ca_file).call("POST", "/v1/dead-letters:replay", *_chosen(ids, type)))
+    _show_done(Server(url, key, ca_file), "replay", ids, type)
 
 
 @app.command("purge")
@@ -38,7 +38,13 @@ def purge_command(
     ids: Ids = None, type: AllOf = None, url: Url = DEFAULT_URL, key: Key = None, ca_file: CaFile = None
 ) -> None:
     """Forget dead letters for ever. Prints how many."""
-    show(Server(url, key, ca_file).call("POST", "/v1/dead-letters:purge", *_chosen(ids, type)))
+    _show_done(Server(url, key, ca_file), "purge", ids, type)
+
+
+def _show_done(server: Server, what: str, ids: list[str] | None, type: str | None) -> None:
+    answer = server.call("POST", f"/v1/dead-letters:{what}", *_chosen(ids, type))
+    show(answer)
+    server.note_type(type, any(answer.values()))
 
 
 def _chosen(ids: list[str] | None, type: str | None) -> tuple[dict[str, Any], dict[str, str]]:

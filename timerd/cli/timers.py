@@ -131,8 +131,11 @@ def list_command(
     if limit > PAGE_SIZE_MAX:
         misuse(f"--soonest shows at most {PAGE_SIZE_MAX} timers; --limit is {limit}")
     query = query_text(type=type, limit=limit)
-    for timer in Server(url, key, ca_file).call("GET", f"/v1/timers:next{query}", names=_LIST_NAMES)["timers"]:
+    server = Server(url, key, ca_file)
+    timers = server.call("GET", f"/v1/timers:next{query}", names=_LIST_NAMES)["timers"]
+    for timer in timers:
         show(timer, indent=None)
+    server.note_type(type, timers)
 
 
 def stats_command(url: Url = DEFAULT_URL, key: Key = None, ca_file: CaFile = None) -> None:

@@ -20,6 +20,7 @@ ANSWER_BYTES_MAX: Final = 64 << 20  # 1,000 timers of 64 KiB on a page
 # Below uvicorn's 5 s: a connection that the server closes while we write on it leaves a write's outcome open.
 KEEPALIVE_S: Final = 4.0
 LIMITS: Final = httpx.Limits(max_connections=OPEN_MAX, max_keepalive_connections=OPEN_MAX, keepalive_expiry=KEEPALIVE_S)
+UNKNOWN_ISSUER: Final = frozenset({18, 19, 20, 21})  # OpenSSL's X509_V_ERR_*: the chain leads to nobody who is trusted
 NOT_SENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 
@@ -74,7 +75,16 @@ class Wire:
 
 
 def failed(error: httpx.TransportError | httpx.StreamError, at: float) -> Failed:
-    return Failed(not isinstance(error, NOT_SENT), f"{type(error).__name__}: {error}", at)
+    return Failed(not isinstance(error, NOT_SENT), f"{type(error).__name__}: {error}{_hint(error)}", at)
+
+
+def _hint(error: BaseException | None) -> str:
+    """What to do about a certificate of an authority that is not known."""
+    while error is not None and not isinstance(error, ssl.SSLCertVerificationError):
+        error = error.__cause__ or error.__context__
+    if error is None or error.verify_code not in UNKNOWN_ISSUER:
+        return ""
+    return "; ca_file= names a PEM file of who may have signed it"
 
 
 def too_late(at: float) -> Failed:
