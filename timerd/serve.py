@@ -47,6 +47,7 @@ from timerd.stderr import Stderr, keep_standard_descriptors, say
 from timerd.virtual_clock import VirtualClock
 from timerd_api.app import create_app
 from timerd_api.connection import Connection, Crowd
+from timerd_api.handshake import TlsListener
 from timerd_api.problem import Problem
 from timerd_api.schema import TypeBody
 from timerd_api.settings import ApiSettings
@@ -197,13 +198,30 @@ def _callback_tls(config: Config) -> ssl.SSLContext:
 class _Server(uvicorn.Server):
     """uvicorn without its signal handlers (the roof has its own) and without its ten looks a second at a flag."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, crowd: Crowd) -> None:
         super().__init__(config)
+        self.tls: ssl.SSLContext | None = None
+        """What new connections are spoken to with, if TLS is."""
+        self._crowd = crowd
         self.ready = asyncio.Event()
         self.leave = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        self.tls = self.config.ssl
+        if self.tls is None:
+            await super().startup(sockets)
+        else:
+            make = functools.partial(
+                cast(Any, self.config.http_protocol_class),
+                config=self.config,
+                server_state=self.server_state,
+                app_state=self.lifespan.state,
+            )
+            self.servers = [
+                cast(Any, TlsListener(listener, self.config.backlog, self.tls, make, self._crowd))
+                for listener in sockets or ()
+            ]
+            self.started = True
         self.ready.set()
 
     async def main_loop(self) -> None:
@@ -284,7 +302,8 @@ async def _serve_node(config: Config, node: Node, app: ASGIApp, listener: socket
             timeout_graceful_shutdown=CLOSE_REQUESTS_S,
             ssl_certfile=config.tls_cert,
             ssl_keyfile=config.tls_key,
-        )
+        ),
+        crowd,
     )
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -292,7 +311,7 @@ async def _serve_node(config: Config, node: Node, app: ASGIApp, listener: socket
     for number in numbers:
         loop.add_signal_handler(number, stop.set)
     if config.tls_cert is not None:
-        loop.add_signal_handler(signal.SIGHUP, _reload, server.config, config)
+        loop.add_signal_handler(signal.SIGHUP, _reload, server, config)
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLD)
@@ -323,9 +342,9 @@ async def _serve_node(config: Config, node: Node, app: ASGIApp, listener: socket
     return 0
 
 
-def _reload(server: uvicorn.Config, config: Config) -> None:
-    if server.ssl is not None:  # else it is about to be read for the first time
-        listening.reload_certificate(server.ssl, config)
+def _reload(server: _Server, config: Config) -> None:
+    if server.tls is not None:  # else it is about to be read for the first time
+        listening.reload_certificate(server.tls, config)
 
 
 async def _first(*futures: asyncio.Future[Any]) -> None:

@@ -35,12 +35,42 @@ _ENDED: Final = "the connection ended before the request did"
 
 
 class Crowd:
-    """All connections of a server, and those among them that have not asked anything yet, in the order they came."""
+    """All connections of a server, and those among them that have not asked anything yet, in the order they came: what
+    begins as a handshake is one of them. Each stands with what ends it."""
 
     def __init__(self, size_max: int, now_ms: Callable[[], int]) -> None:
         self.size_max = size_max
         self.now_ms = now_ms
-        self.silent: dict[Connection, None] = {}
+        self.silent: dict[object, Callable[[], object]] = {}
+        self._handshakes = 0
+        self._connections = 0
+
+    def begin_handshake(self, handshake: object, end: Callable[[], object]) -> None:
+        """Someone has come who has yet to begin TLS."""
+        self._handshakes += 1
+        self._enter(handshake, end)
+
+    def end_handshake(self, handshake: object) -> None:
+        """It has become a connection, or nothing."""
+        self._handshakes -= 1
+        self.silent.pop(handshake, None)
+
+    def enter(self, connection: "Connection", connections: int) -> None:
+        """A connection has been made; so many there are now."""
+        self._connections = connections
+        self._enter(connection, lambda: connection.transport.abort())
+
+    def leave(self, connection: "Connection", connections: int) -> None:
+        """It has ended; so many are left."""
+        self._connections = connections
+        self.silent.pop(connection, None)
+
+    def _enter(self, newcomer: object, end: Callable[[], object]) -> None:
+        self.silent[newcomer] = end
+        if self._connections + self._handshakes > self.size_max:
+            # Who has said nothing yet goes first, the oldest of them; it may be this one. It is on its way out from now
+            # on, and not to be asked again while it is.
+            self.silent.pop(next(iter(self.silent)))()
 
 
 class Connection(HttpToolsProtocol):
@@ -72,14 +102,10 @@ class Connection(HttpToolsProtocol):
         joined = cast(asyncio.Transport, _Joined(transport))
         super().connection_made(joined)
         self.flow: _Flow = _Flow(joined)
-        self._crowd.silent[self] = None
         self._within(HEAD_S)
-        if len(self.connections) > self._crowd.size_max:
-            # Who has said nothing yet goes first, the oldest of them; it may be this one.
-            next(iter(self._crowd.silent)).transport.abort()
+        self._crowd.enter(self, len(self.connections))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._crowd.silent.pop(self, None)
         self._in_time()
         if self._unread is not None:
             self._unread.cancel()
@@ -87,6 +113,7 @@ class Connection(HttpToolsProtocol):
         self._buffer = b""
         self.pipeline.clear()
         super().connection_lost(exc)
+        self._crowd.leave(self, len(self.connections))
 
     def data_received(self, data: bytes) -> None:
         if self.timeout_keep_alive_task is not None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.hostile.wire import JSON, Wire, head, request
+from tests.support import certificates
 from tests.support.process import Process
 from tests.support.processor import Processor
 from timerd_api.connection import HEAD_S
@@ -73,6 +74,43 @@ async def test_a_crowd_leaves_descriptors_for_the_log_and_for_deliveries(tmp_pat
             connection.close()
         assert await timerd.stop() == 0
         assert not [line for line in timerd.log if "request_failed" in line]
+
+
+async def test_handshakes_that_never_begin_leave_room_for_those_that_do(tmp_path: Path) -> None:
+    """As many connections to a TLS port as there are descriptors, not one of which says a word."""
+    ca = certificates.authority(tmp_path)
+    made = certificates.server(tmp_path, ca)
+    options = ("--tls-cert", str(made.cert), "--tls-key", str(made.key))
+    async with (
+        Processor() as processor,
+        Process(tmp_path / "data", *options, inside=("prlimit", "--nofile=256:256")) as timerd,
+    ):
+        trusted = {"ssl": ca.trust(), "headers": {"Connection": "close"}}
+        body = {"url": processor.url, "max_lag": 0}
+        assert (await timerd.request("PUT", "/v1/types/t", body, **trusted))[0] == 201
+        host, port = timerd.url.removeprefix("https://").split(":")
+        before = descriptors(timerd)
+        crowd: list[socket.socket] = []
+        for round in range(3):
+            crowd += [socket.create_connection((host, int(port))) for _ in range(100)]
+            for n in range(5):
+                timer = {"id": f"{round}:{n}", "type": "t", "delay": 0}
+                async with asyncio.timeout(HEAD_S / 2):  # at once, and not when handshakes have timed out
+                    assert (await timerd.request("POST", "/v1/timers", {"timers": [timer]}, **trusted))[0] == 200
+            assert descriptors(timerd) < 256
+        await processor.until(lambda: len(processor.ids) == 15)
+
+        async def are_let_go() -> bool:
+            return all(map(is_closed, crowd))
+
+        await timerd.until(are_let_go, timeout_s=HEAD_S + 20)
+        await timerd.until(lambda: asyncio.sleep(0, descriptors(timerd) <= before + 10))
+        crowd += [socket.create_connection((host, int(port))) for _ in range(20)]
+        assert await timerd.stop(HEAD_S) == 0, "and a stop does not wait for them"
+        for connection in crowd:
+            connection.close()
+        assert not [line for line in timerd.log if "request_failed" in line]
+        assert not timerd.complaints()
 
 
 async def test_thousands_of_idle_connections(tmp_path: Path) -> None:
