@@ -100,6 +100,16 @@ class Intake:
     def release(self, body: bytes) -> None:
         self.held_bytes -= len(body)
 
+    async def read_form(self, request: Request, form: "Form[T]") -> T:
+        """What a whole body says, in this form; the body counts until then. Raises Problem."""
+        headers = dict(request.scope["headers"])
+        packed = is_packed(headers)
+        body = await self.read(headers, request.receive)
+        try:
+            return form.read(body, packed)
+        finally:
+            self.release(body)
+
     def _admit(self, have: int, more: int) -> None:
         if have + more > self._one_bytes_max:
             raise self._too_large()

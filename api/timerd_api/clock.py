@@ -13,7 +13,7 @@ from timerd.engine.instant import format_instant, parse_duration, parse_instant
 from timerd.engine.timer import MAX_WALL_US
 from timerd.ports import Clock
 from timerd.virtual_clock import ClockStopped
-from timerd_api.body import Form, Intake, answer, is_packed
+from timerd_api.body import Form, Intake, answer
 from timerd_api.problem import SHARD_UNAVAILABLE, Fault, Problem, faulty
 from timerd_api.schema import Duration, FireAt, Instant
 from timerd_api.values import Query
@@ -82,13 +82,7 @@ def add_routes(router: APIRouter, clock: Clock, turner: Turner, intake: Intake) 
     @router.post("/v1/clock:advance")
     async def advance_clock(request: Request) -> Response:
         Query(request.scope["query_string"]).check()
-        headers = dict(request.scope["headers"])
-        packed = is_packed(headers)
-        body = await intake.read(headers, request.receive)
-        try:
-            wall_ms = asked_ms(form.read(body, packed))
-        finally:
-            intake.release(body)
+        wall_ms = asked_ms(await intake.read_form(request, form))
         try:
             fired = await turner.turn_to(wall_ms)
         except ClockStopped as error:

@@ -8,7 +8,7 @@ from msgspec import UNSET, UnsetType
 from timerd.engine.instant import format_instant
 from timerd.engine.message import Refused, TimerView
 from timerd_api.access import weigh
-from timerd_api.body import Form, Intake, answer, is_packed
+from timerd_api.body import Form, Intake, answer
 from timerd_api.guard import about
 from timerd_api.problem import Fault, faulty, granted
 from timerd_api.schema import (
@@ -64,15 +64,10 @@ def add_routes(router: APIRouter, service: Service, intake: Intake, turns: Turns
 
     async def act(request: Request, action: Act) -> int:
         Query(request.scope["query_string"]).check()
-        headers = dict(request.scope["headers"])
-        expiry, packed = expires_at(headers), is_packed(headers)
-        body = await intake.read(headers, request.receive)
-        try:
-            ids, type = _chosen(form.read(body, packed))
-            about(request, f"type {type}" if ids is None else f"{len(ids)} ids")
-            weigh(request.scope, len(ids or ()))
-        finally:
-            intake.release(body)
+        expiry = expires_at(dict(request.scope["headers"]))
+        ids, type = _chosen(await intake.read_form(request, form))
+        about(request, f"type {type}" if ids is None else f"{len(ids)} ids")
+        weigh(request.scope, len(ids or ()))
         return granted(await action(ids, type, expiry))
 
     @router.get("/v1/dead-letters")

@@ -15,7 +15,7 @@ from timerd.engine.message import Refused
 from timerd.engine.secrecy import scrub
 from timerd.ports import ApiKey
 from timerd_api.access import CALLER, NOBODY, Access
-from timerd_api.body import Form, Intake, answer, is_packed
+from timerd_api.body import Form, Intake, answer
 from timerd_api.guard import about
 from timerd_api.limits import PER_SECOND_MAX, PER_SECOND_MIN
 from timerd_api.problem import FORBIDDEN, KEY_NOT_FOUND, Fault, Problem, faulty, granted
@@ -118,13 +118,8 @@ def add_routes(router: APIRouter, service: Service, intake: Intake, access: Acce
     @router.post("/v1/keys")
     async def create_key(request: Request) -> Response:
         Query(request.scope["query_string"]).check()
-        headers = dict(request.scope["headers"])
-        expiry, packed = expires_at(headers), is_packed(headers)
-        body = await intake.read(headers, request.receive)
-        try:
-            given = form.read(body, packed)
-        finally:
-            intake.release(body)
+        expiry = expires_at(dict(request.scope["headers"]))
+        given = await intake.read_form(request, form)
         if not _NAME.fullmatch(given.name):
             raise faulty([Fault("/name", f"a key's name is {_NAME.pattern}")])
         if scrub(given.name) != given.name:

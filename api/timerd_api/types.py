@@ -15,7 +15,7 @@ from timerd.engine.message import Refused
 from timerd.engine.secrecy import MASK
 from timerd.engine.timer import Misfire, RetryPolicy, TimerType
 from timerd.signing import PREFIX, is_reference, reference_fault, secret_fault
-from timerd_api.body import Form, Intake, answer, is_packed
+from timerd_api.body import Form, Intake, answer
 from timerd_api.headers import CONNECTION_HEADERS, header_faults
 from timerd_api.problem import TYPE_NOT_FOUND, Fault, Problem, faulty, granted, pointer_token
 from timerd_api.schema import MisfireItem, RetryItem, TypeBody, TypeItem, TypeList
@@ -188,13 +188,8 @@ def add_routes(router: APIRouter, service: Service, intake: Intake) -> None:
         name = path_name(request.path_params["name"])
         if not is_type_name(name):
             raise faulty([Fault("name", TYPE_NAME_FAULT)])
-        headers = dict(request.scope["headers"])
-        expiry, packed = expires_at(headers), is_packed(headers)
-        body = await intake.read(headers, request.receive)
-        try:
-            given = form.read(body, packed)
-        finally:
-            intake.release(body)
+        expiry = expires_at(dict(request.scope["headers"]))
+        given = await intake.read_form(request, form)
         stored, created = granted(
             await service.put_type(timer_type(name, given), given.signing_secrets is UNSET, expiry)
         )
