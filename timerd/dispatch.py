@@ -172,6 +172,7 @@ class Dispatch:
                 stats.batches,
                 stats.batch_timers,
                 stats.unnamed,
+                stats.coalesced,
                 "open" if stats.breaker_open else "closed",
                 lags.report(boot_s) if lags else LagWindow(),
             )

@@ -36,6 +36,8 @@ class TypeReport(msgspec.Struct, frozen=True):
     """Timers in them: batch_timers / batches is the mean batch size."""
     unnamed: int = 0
     """Ids in answers that were not in their batch."""
+    coalesced: int = 0
+    """Turns that re-arms skipped, since they were overdue."""
     breaker: str = "closed"
     """closed | open"""
     lag: LagWindow = LagWindow()

@@ -18,6 +18,7 @@ class Delivered(NamedTuple):
     batches: int = 0
     batch_timers: int = 0
     unnamed: int = 0
+    coalesced: int = 0
     breaker: str = "closed"
     lag: LagWindow = LagWindow()
 

@@ -40,6 +40,7 @@ TYPE_METRICS: Final = (
     OfType("timerd_batches", "Batches delivered, whatever the outcome.", lambda r: r.batches),
     OfType("timerd_batch_timers", "Timers in the batches delivered.", lambda r: r.batch_timers),
     OfType("timerd_unnamed", "Ids in answers that were not in their batch.", lambda r: r.unnamed),
+    OfType("timerd_coalesced", "Turns that overdue re-arms skipped (misfire policy).", lambda r: r.coalesced),
     OfType("timerd_live", "Timers that are live.", lambda r: r.live, counts=False),
     OfType("timerd_in_flight", "Timers in a delivery whose outcome is open.", lambda r: r.in_flight, counts=False),
     OfType("timerd_retrying", "Timers that wait for another attempt.", lambda r: r.retrying, counts=False),

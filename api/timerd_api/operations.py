@@ -35,6 +35,7 @@ def type_stats(report: TypeReport) -> TypeStats:
         batches=report.batches,
         mean_batch_size=round(report.batch_timers / report.batches, 2) if report.batches else 0.0,
         unnamed=report.unnamed,
+        coalesced=report.coalesced,
         breaker=report.breaker,  # type: ignore[arg-type]  # the node's words are the wire's
         lag=LagItem(report.lag.p50_ms, report.lag.p99_ms, report.lag.max_ms),
     )

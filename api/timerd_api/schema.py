@@ -227,16 +227,27 @@ class RetryBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class MisfireBody(msgspec.Struct, forbid_unknown_fields=True):
-    """What becomes of timers that are overdue by more than `grace`. This version fires them, and can't do otherwise."""
+    """What becomes of timers that are overdue by more than `grace` and were not tried yet."""
 
-    # What the contract has and this version refuses is left out of the schema, but decoded: it gets its own refusal.
-    policy: Annotated[str, Meta(description="in this version fire alone", extra_json_schema={"enum": ["fire"]})] = (
-        "fire"
-    )
-    grace: Annotated[Duration, Meta(description="without effect in this version; 0s to 3660d")] = "1m"
-    max_per_second: Annotated[
-        Any, Meta(description="not available in this version", extra_json_schema={"type": "null"})
-    ] = None
+    policy: Annotated[
+        Literal["fire", "drop", "coalesce"],
+        Meta(
+            description="fire: they catch up beside on-time timers. drop: they end, and are counted. coalesce: like"
+            " fire, and a re-arm in an answer that is overdue itself skips ahead by whole steps"
+        ),
+    ] = "fire"
+    grace: Annotated[Duration, Meta(description="0s to 3660d; max_lag and 250ms count, where that is more")] = "1m"
+    max_per_second: (
+        Annotated[
+            float,
+            Meta(
+                ge=0.001,
+                le=1_000_000_000,
+                description="how many of them catch up a second, 0.001 to 1,000,000,000; null = no limit of its own",
+            ),
+        ]
+        | None
+    ) = None
 
 
 class TypeBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -446,6 +457,7 @@ class TypeStats(msgspec.Struct):
     batches: int
     mean_batch_size: float
     unnamed: int
+    coalesced: int
     breaker: Literal["closed", "open"]
     lag: LagItem
 

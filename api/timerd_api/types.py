@@ -105,10 +105,6 @@ def timer_type(name: str, body: TypeBody) -> TimerType:
         check("/url", "is missing")
     else:
         check("/url", url_fault(body.url))
-    if body.misfire.policy != "fire":
-        check("/misfire/policy", _only("fire", body.misfire.policy in ("drop", "coalesce")))
-    if body.misfire.max_per_second is not None:
-        check("/misfire/max_per_second", "is not available in this version")
     attempts = body.retry.max_attempts
     if isinstance(attempts, UnsetType):
         attempts = _CALLBACK_ATTEMPTS if callback else 0
@@ -139,7 +135,11 @@ def timer_type(name: str, body: TypeBody) -> TimerType:
         max_in_flight=body.max_in_flight,
         max_per_second=body.max_per_second,
         retry=retry,
-        misfire=Misfire(body.misfire.policy, duration("/misfire/grace", body.misfire.grace, 0, 3_660 * _DAY_MS), None),
+        misfire=Misfire(
+            body.misfire.policy,
+            duration("/misfire/grace", body.misfire.grace, 0, 3_660 * _DAY_MS),
+            body.misfire.max_per_second,
+        ),
         signing_secrets=tuple(secrets),
         headers=body.headers,
         state=body.state,
@@ -147,11 +147,6 @@ def timer_type(name: str, body: TypeBody) -> TimerType:
     if faults:
         raise faulty(faults)
     return type
-
-
-def _only(word: str, known: bool) -> str:
-    """Why another word is refused: it is one of the contract that this version can't do yet, or none at all."""
-    return f"is not available in this version; only {word!r} is" if known else f"must be {word!r}"
 
 
 def add_routes(router: APIRouter, service: Service, intake: Intake) -> None:

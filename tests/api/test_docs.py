@@ -19,7 +19,7 @@ def options() -> dict[str, str]:
     found = {}
     for prefix, struct in (("", TypeBody), *((f"{name}.", struct) for name, struct in NESTED.items())):
         for field in msgspec.structs.fields(struct):
-            if field.name not in NESTED and prefix + field.name != "misfire.max_per_second":  # refused: not to be set
+            if field.name not in NESTED:
                 default = field.default
                 shown = "null" if default is None else f"{default:g}" if isinstance(default, float) else str(default)
                 found[prefix + field.name] = shown if isinstance(default, str | int | float | None) else ""

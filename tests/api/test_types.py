@@ -20,7 +20,7 @@ FULL = {
     "max_in_flight": 3,
     "max_per_second": 12.5,
     "retry": {"max_attempts": 4, "min_backoff": "2s", "max_backoff": "1h", "multiplier": 1.5, "jitter": 0},
-    "misfire": {"policy": "fire", "grace": "36h", "max_per_second": None},
+    "misfire": {"policy": "coalesce", "grace": "36h", "max_per_second": 2.5},
     "signing_secrets": [SECRET],
     "headers": {"X-Token": "secret value"},
     "state": "paused",
@@ -32,7 +32,7 @@ async def test_put_shows_what_get_shows(client: httpx.AsyncClient, service: Fake
     assert put.status_code == 201
     assert service.types["full"] == TimerType(
         "full", URL, "processor", 10, 250, 5_000, 3, 12.5, RetryPolicy(4, 2_000, 3_600_000, 1.5, 0),
-        Misfire("fire", 129_600_000), (SECRET,), {"X-Token": "secret value"}, "paused",
+        Misfire("coalesce", 129_600_000, 2.5), (SECRET,), {"X-Token": "secret value"}, "paused",
     )  # fmt: skip
     shown = put.json()
     assert shown == FULL | {
@@ -126,11 +126,11 @@ BAD = [
     ({"retry": {"multiplier": 0.5}}, "/retry/multiplier"),
     ({"retry": {"jitter": 1.5}}, "/retry/jitter"),
     ({"retry": {"jitter": -0.1}}, "/retry/jitter"),
-    ({"misfire": {"policy": "drop"}}, "/misfire/policy"),
-    ({"misfire": {"policy": "coalesce"}}, "/misfire/policy"),
     ({"misfire": {"policy": "x"}}, "/misfire/policy"),
+    ({"misfire": {"policy": None}}, "/misfire/policy"),
     ({"misfire": {"grace": -1}}, "/misfire/grace"),
-    ({"misfire": {"max_per_second": 5}}, "/misfire/max_per_second"),
+    ({"misfire": {"max_per_second": 0}}, "/misfire/max_per_second"),
+    ({"misfire": {"max_per_second": "5"}}, "/misfire/max_per_second"),
     ({"signing_secrets": None}, "/signing_secrets"),
     ({"signing_secrets": [SECRET] * 11}, "/signing_secrets"),
     ({"signing_secrets": [SECRET, "c2VjcmV0"]}, "/signing_secrets/1"),
@@ -184,6 +184,8 @@ async def test_bad_fields(client: httpx.AsyncClient, service: FakeService, chang
         {"retry": {}},
         {"retry": {"min_backoff": "5m", "max_backoff": "5m", "jitter": 1, "multiplier": 1}},
         {"misfire": {}},
+        {"misfire": {"policy": "drop", "grace": 0}},
+        {"misfire": {"policy": "coalesce", "max_per_second": 5}},
         {"signing_secrets": ["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"]},
         {"headers": {"X-Empty": "", "Authorization": "Bearer x"}},
     ],

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from timerd.engine.catchup import MISSED
 from timerd.engine.effect import Effect, Ready, Reply, Settled, Taken
 from timerd.engine.message import (
     Arm,
@@ -56,6 +57,7 @@ from timerd.engine.timer import (
 T0 = 1_796_025_600_000  # 2026-11-30T08:00:00Z
 SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
 ALL_SLOTS = list(range(SLOTS))
+NO_LANE = -2  # what is parked under a key
 PLAIN = TimerType("t", batch_size=100, max_lag_ms=0)
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -177,7 +179,7 @@ class Bench:
 
     def take_message(self, count: int = 1_000, type: str = "t", limit: int = 0, key: str = "") -> Take:
         batch_no = len(self._lanes) + 1
-        self._lanes[batch_no] = (type, -1 if key else limit)  # what is parked is no lane
+        self._lanes[batch_no] = (type, NO_LANE if key else limit)
         return Take(batch_no, type, limit, count, key)
 
     def take(self, count: int = 1_000, type: str = "t", limit: int = 0, key: str = "") -> Taken:
@@ -273,7 +275,8 @@ def check(shard: Shard) -> None:
             timer.state == RETRYING or (timer.state in (READY, PARKED) and timer.failure is not None) for timer in live
         )
         due = lane._due
-        entries = [*due._overdue, *(timer for bins in due._bins for bin in bins.values() for timer in bin)]
+        entries = [*due._overdue, *due._missed, *(timer for queue in due._unsorted for timer in queue)]
+        entries += (timer for bins in due._bins for bin in bins.values() for timer in bin)
         waiting = [timer for timer in entries if timer.state <= URGENT]
         assert due._entries == len(entries)
         assert due._stale == len(entries) - len(waiting)
@@ -285,7 +288,9 @@ def check(shard: Shard) -> None:
         assert parking._entries == len(parked)
         assert parking._stale == sum(timer.state != PARKED for timer in parked)
         assert all(parking._queues.values()), "a queue that is kept for nothing"
-        queued.update(id(timer) for timer in (*waiting, *ready, *lane._urgent.values(), *parking))
+        missed = lane._missed.values()
+        assert all(timer.state == READY and timer.failure is None for timer in missed)
+        queued.update(id(timer) for timer in (*waiting, *ready, *lane._urgent.values(), *missed, *parking))
         for queue in lane._retries.values():
             again = [e[2] for e in queue.ready if e[2].state == READY and e[2].failure is e[3]]
             assert queue.ready_count == len(again)
@@ -307,7 +312,8 @@ def check_told(shard: Shard, told: dict[tuple[str, int], Ready], parked: dict[tu
     for run in shard.state.runs:
         for timer in run.by_id.values():
             if timer.state == READY:
-                ready[timer.type, timer.failure.limit if timer.failure else 0] += 1
+                first = MISSED if timer.id in shard.state.lanes[timer.type]._missed else 0
+                ready[timer.type, timer.failure.limit if timer.failure else first] += 1
     assert {key: said.count for key, said in told.items() if said.count} == dict(ready)
     for (type, limit), said in told.items():
         if limit == 0:

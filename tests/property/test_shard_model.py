@@ -22,6 +22,7 @@ from tests.engine.harness import DAY, HOUR, MINUTE, SECOND, Bench
 from timerd.engine import shard as shard_module
 from timerd.engine.backoff import backoff_ms
 from timerd.engine.burial import KEPT_MS
+from timerd.engine.catchup import MISSED, is_missed, key_of_missed
 from timerd.engine.effect import Reply, Taken
 from timerd.engine.message import (
     TIMER_DEAD,
@@ -45,16 +46,22 @@ from timerd.engine.message import (
     Slice,
     WholeFailure,
 )
-from timerd.engine.record import Checkpoint
+from timerd.engine.record import Checkpoint, Fired
 from timerd.engine.ring import slot_of
-from timerd.engine.timer import BodyRef, Payload, RetryPolicy, Timer, TimerType
+from timerd.engine.timer import PARKED, BodyRef, Misfire, Payload, RetryPolicy, Timer, TimerType
 
 IDS = ["a", "b", "c", "d", "é", "1", "01", "f"]
 SLOTS = sorted({slot_of(id) for id in IDS} | {0, 7})
 TYPES = {
     "p": TimerType("p", batch_size=3, max_lag_ms=0, retry=RetryPolicy(max_attempts=3, min_backoff_ms=100)),
-    "q": TimerType("q", batch_size=2, max_lag_ms=0, retry=RetryPolicy(min_backoff_ms=1, multiplier=3.0)),
-    "slow": TimerType("slow", batch_size=5, max_lag_ms=10_000),
+    "q": TimerType(
+        "q",
+        batch_size=2,
+        max_lag_ms=0,
+        retry=RetryPolicy(min_backoff_ms=1, multiplier=3.0),
+        misfire=Misfire("drop", 0),
+    ),
+    "slow": TimerType("slow", batch_size=5, max_lag_ms=10_000, misfire=Misfire("coalesce", 30_000)),
 }
 NAMES = [*TYPES, "unknown"]
 BODIES = [BodyRef(1, 0, 600, b"0" * 16), BodyRef(1, 600, 700, b"1" * 16), BodyRef(2, 0, 600, b"2" * 16)]
@@ -207,6 +214,7 @@ class ShardMachine(RuleBasedStateMachine):
                 for name, counts in self.model.counts.items():
                     self.model.logged_retried[name] = counts["retried"]
         self.expire()
+        self.drop()
         replies = [effect.value for effect in effects if isinstance(effect, Reply)]
         assert replies == self.expected
         self.expected = []
@@ -230,6 +238,24 @@ class ShardMachine(RuleBasedStateMachine):
                 assert old or len(mine) > KEPT
         for id in gone:
             self.model.leave(id, "purged")
+
+    def drop(self) -> None:
+        """Take out what the turn says it has dropped, if it should have."""
+        for record in self.bench.records:
+            if isinstance(record, Fired):
+                for id in [id for reason, ids in record.dropped if reason == "misfire" for id in ids]:
+                    entry = self.model.entries[id]
+                    type = TYPES[entry.type]
+                    assert (type.misfire.policy, type.state) == ("drop", "active")
+                    assert entry.place == "waiting"
+                    assert self.late(entry)
+                    assert not self.model.open(id)
+                    self.model.leave(id, "dropped")
+
+    def late(self, entry: Entry) -> bool:
+        """Whether it is missed."""
+        type = ALL_TYPES.get(entry.type)
+        return type is not None and not entry.failure and self.bench.wall_ms - entry.due_at > type.grace_ms
 
     def sync(self) -> None:
         self.durable = deepcopy(self.model)
@@ -378,8 +404,14 @@ class ShardMachine(RuleBasedStateMachine):
         if key:
             assert len(taken.timers) <= count
             assert {self.model.entries[timer.id].parked for timer in taken.timers} <= {key}
+            for id, entry in self.model.entries.items():  # what has aged there is missed instead
+                if entry.parked == key and self.late(entry) and self.bench.state.find(id).state != PARKED:  # type: ignore[union-attr]
+                    entry.parked = ""
         else:
-            assert len(taken.timers) == min(count, told.count if told else 0)
+            most = min(count, told.count if told else 0)
+            assert len(taken.timers) <= most
+            aged = any(self.late(e) for e in self.model.entries.values() if e.type == name and e.place == "waiting")
+            assert len(taken.timers) == most or (aged and limit == 0)
         members = []
         for timer in taken.timers:
             entry = self.model.entries[timer.id]
@@ -389,7 +421,8 @@ class ShardMachine(RuleBasedStateMachine):
                 assert key or limit == entry.failure.limit
                 assert entry.failure.since + entry.failure.gap_ms <= self.bench.boot_ms
             else:
-                assert limit == 0
+                assert key or limit == (MISSED if self.late(entry) else 0)
+                assert not (key and self.late(entry)) or is_missed(key)
             assert entry.fire_at <= self.bench.wall_ms, "early"
             assert timer.payload == entry.payload
             repeat = bool(entry.failure and entry.failure.unknown) or (
@@ -435,7 +468,8 @@ class ShardMachine(RuleBasedStateMachine):
                 case ItemResult("rearm") as result:
                     model.leave(id, "fired")
                     payload = entry.payload if result.payload is None else result.payload
-                    model.entries[id] = Entry(result.fire_at, generation, name, payload, entry.created_at)
+                    fire_at = self._coalesced(entry, result.fire_at)
+                    model.entries[id] = Entry(fire_at, generation, name, payload, entry.created_at)
                     model.count(name, "armed")
                     model.last = generation
                     generation += 1
@@ -449,6 +483,12 @@ class ShardMachine(RuleBasedStateMachine):
                 case ItemResult("dead") as result:
                     model.bury(id, self.bench.wall_ms, result.error, True)
         self.send(Settle(batch_no, jitter, results))
+
+    def _coalesced(self, entry: Entry, fire_at: int) -> int:
+        type, now, step = TYPES.get(entry.type), self.bench.wall_ms, fire_at - entry.fire_at
+        if type is None or type.misfire.policy != "coalesce" or step <= 0 or fire_at >= now - type.grace_ms:
+            return fire_at
+        return fire_at + -(-(now - fire_at) // step) * step
 
     def _fail_alone(self, id: str, error: str, limit: int, jitter: float, unknown: bool, least_gap_ms: int) -> None:
         entry = self.model.entries[id]
@@ -510,7 +550,7 @@ class ShardMachine(RuleBasedStateMachine):
             if way == "fired":
                 fired.append(id)
             elif way == "parked":
-                key = random.choice(["k", "l"])
+                key = random.choice(["k", "l", key_of_missed("k")])
                 parked.setdefault(key, []).append(id)
                 if id in current:
                     entry = model.entries[id]
@@ -598,6 +638,8 @@ class ShardMachine(RuleBasedStateMachine):
                 TYPES.pop(name, None)
             elif name not in TYPES:
                 TYPES[name] = ALL_TYPES[name]
+        if "q" in TYPES:
+            TYPES["q"] = msgspec.structs.replace(ALL_TYPES["q"], state=random.choice(["active", "paused"]))
         if "p" not in known:
             TYPES.pop("p", None)
         self.bench.types = dict(TYPES)
@@ -665,6 +707,7 @@ class ShardMachine(RuleBasedStateMachine):
                 entry.failure.since = self.bench.boot_ms
         self.bench.crash(self.low_lsn)
         self.expire()
+        self.drop()
         self.after_own()
 
     # ---- what a reader sees
@@ -708,13 +751,15 @@ class ShardMachine(RuleBasedStateMachine):
     def _state(self, entry: Entry) -> str:
         if entry.place != "waiting":
             return {"flight": "in_flight", "dead": "dead"}[entry.place]
+        if entry.type in TYPES and TYPES[entry.type].state == "paused":
+            return "paused"
         if entry.failure:
             return "retrying"
         return "due" if entry.fire_at <= self.bench.wall_ms else "armed"
 
     def _tally(self) -> None:
         tally, model, wall_ms = self.bench.tally(), self.model, self.bench.wall_ms
-        due = [e for e in model.entries.values() if self._state(e) == "due"]
+        due = [e for e in model.entries.values() if e.place == "waiting" and not e.failure and e.fire_at <= wall_ms]
         assert tally.oldest_due_at == min((min(e.due_at, wall_ms) for e in due), default=None)
         for name, shown in tally.types.items():
             counts = model.counts.get(name, Counter())
@@ -742,6 +787,7 @@ class ShardMachine(RuleBasedStateMachine):
         """No work is missed, and none is done for nothing."""
         for _ in range(3):
             self.bench.turn()
+            self.drop()
         wall, boot = self.bench.shard.wake_at()
         assert wall is None or wall > self.bench.wall_ms
         assert boot is None or boot > self.bench.boot_ms
@@ -755,11 +801,15 @@ class ShardMachine(RuleBasedStateMachine):
             assert all(self.bench.parked[name, key] >= count for key, count in parked.items())
             first = [e for _, e in mine if not e.failure]
             due = sum(e.fire_at <= self.bench.wall_ms for e in first)
-            told = self.bench.told.get((name, 0))
-            ready = told.count if told else 0
-            assert ready <= due
+            late = sum(self.late(e) for e in first)
+            ready, missed = (told.count if (told := self.bench.told.get((name, lane))) else 0 for lane in (0, MISSED))
+            assert ready + missed <= due
+            assert missed <= (late if type.misfire.policy != "drop" else 0)
             if type.max_lag_ms == 0:
-                assert ready >= min(due, type.batch_size), f"{due} due, {ready} ready"
+                assert ready >= min(due - late, type.batch_size), f"{due - late} due, {ready} ready"
+            if type.misfire.policy != "drop":
+                soon = late if type.max_lag_ms else due  # one that may wait is looked for a moment later
+                assert ready + missed >= min(soon, type.batch_size), f"{soon} due, {ready} ready, {missed} missed"
             if ready < type.batch_size:
                 for entry in first:
                     assert entry.fire_at <= self.bench.wall_ms or (wall is not None and wall <= entry.fire_at + 49)
@@ -773,6 +823,9 @@ class ShardMachine(RuleBasedStateMachine):
                 assert entry.fire_at <= self.bench.wall_ms or (wall is not None and wall <= entry.fire_at)
             for _, entry in mine:
                 if entry.failure and entry.failure.since + entry.failure.gap_ms > self.bench.boot_ms:
+                    retry = self.bench.told.get((name, entry.failure.limit))
+                    if retry and retry.count == type.batch_size:
+                        continue  # a Take comes first
                     assert boot is not None
                     assert boot <= entry.failure.since + entry.failure.gap_ms
 

@@ -20,7 +20,7 @@ FULL = TimerType(
     batch_size=10,
     max_per_second=2.5,
     retry=RetryPolicy(max_attempts=3),
-    misfire=Misfire("drop", 5),
+    misfire=Misfire("drop", 5, 2.5),
     signing_secrets=("whsec_a", "whsec_b"),
     headers={"X-A": "b"},
     state="paused",

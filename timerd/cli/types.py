@@ -23,6 +23,9 @@ _NAMES: Final = {
     "/retry/max_backoff": "--max-backoff",
     "/retry/multiplier": "--multiplier",
     "/retry/jitter": "--jitter",
+    "/misfire/policy": "--misfire",
+    "/misfire/grace": "--misfire-grace",
+    "/misfire/max_per_second": "--misfire-max-per-second",
     "/signing_secrets": "--secret",
     "/headers": "--header",
 }
@@ -55,6 +58,13 @@ def put_command(
     max_backoff: Annotated[str | None, typer.Option(help="Longest wait.  [default: 5m]")] = None,
     multiplier: Annotated[float | None, typer.Option(help="What the wait grows by.  [default: 2]")] = None,
     jitter: Annotated[float | None, typer.Option(help="Random part of a wait, 0 to 1.  [default: 0.2]")] = None,
+    misfire: Annotated[
+        str | None, typer.Option(help="What becomes of overdue timers: fire, drop or coalesce.  [default: fire]")
+    ] = None,
+    misfire_grace: Annotated[str | None, typer.Option(help="Overdue by more than this.  [default: 1m]")] = None,
+    misfire_max_per_second: Annotated[
+        float | None, typer.Option(help="Overdue timers a second.  [default: no limit]")
+    ] = None,
     secret: Annotated[
         list[str] | None,
         typer.Option(
@@ -80,6 +90,11 @@ def put_command(
         "multiplier": multiplier,
         "jitter": jitter,
     }
+    overdue = {
+        "policy": misfire,
+        "grace": _duration(misfire_grace),
+        "max_per_second": misfire_max_per_second,
+    }
     body: dict[str, Any] = {
         "url": target,
         "kind": kind,
@@ -89,6 +104,7 @@ def put_command(
         "max_in_flight": max_in_flight,
         "max_per_second": max_per_second,
         "retry": _given(retry) or None,
+        "misfire": _given(overdue) or None,
         "signing_secrets": secret or None,
         "headers": _headers(header or []) or None,
         "state": "paused" if paused else None,

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from timerd.engine.answer import Accepted, Outcome
 from timerd.engine.backoff import draw_jitter
 from timerd.engine.batch import Batch
+from timerd.engine.catchup import MISSED, host_of, key_of_missed
 from timerd.engine.command import Command, SendSettle, SendTake, Sort
 from timerd.engine.effect import Settled, Taken
 from timerd.engine.flow import Choice
@@ -28,6 +29,9 @@ class _Group:
     def __init__(self, gate: Gate, choice: Choice) -> None:
         self.gate = gate
         self.choice = choice
+        self.missed = choice.limit == MISSED
+        self.host = host_of(choice.key)
+        """Not empty: the one that all of it goes to."""
         self.asked = dict(choice.takes)
         self.awaited = set(self.asked)
         """Shards whose Taken is still to come."""
@@ -96,8 +100,8 @@ class Callbacks:
                 self._out.append(Sort(Batch(batch_no, name, timers, group.flagged, 0, choice.whole)))
             else:
                 group.gate.end_sorting(batch_no)
-                if choice_key := group.choice.key:
-                    group.gate.drop(choice_key, batch_no)
+                if group.host:
+                    group.gate.drop(group.host, batch_no)
         self._moved(group.gate)
 
     def sort(
@@ -108,10 +112,10 @@ class Callbacks:
         A batch that was taken for one host has its slots already, and leaves whole, unless the service has `halted`.
         """
         group = self._open[batch_no]
-        gate, key = group.gate, group.choice.key
+        gate, whole = group.gate, group.host
         going = [(timer, want) for timer, want in wants if isinstance(want, str)]
         hosts = [host for _, host in going]
-        leaves = [True] * len(going) if key else gate.sort(now, batch_no, hosts, halted)
+        leaves = [True] * len(going) if whole else gate.sort(now, batch_no, hosts, halted)
         parts: dict[int, _Part] = {}
         sent: list[Timer] = []
         for (timer, host), leave in zip(going, leaves, strict=True):
@@ -120,15 +124,15 @@ class Callbacks:
                 sent.append(timer)
             else:
                 part = parts.setdefault(group.shard_of[timer.id], _Part())
-                part.parked.setdefault(host, []).append(timer.id)
+                part.parked.setdefault(key_of_missed(host) if group.missed else host, []).append(timer.id)
         for timer, want in wants:
             if isinstance(want, WholeFailure):
                 part = parts.setdefault(group.shard_of[timer.id], _Part())
                 part.failed.append((timer.id, want))
-                if key:
-                    part.slots[key] += 1
-        if key and not sent:
-            gate.drop(key, batch_no)
+                if whole:
+                    part.slots[whole] += 1
+        if whole and not sent:
+            gate.drop(whole, batch_no)
         self._settle(group, batch_no, parts)
         gate.end_sorting(batch_no)
         self._sent(gate.name, len(sent))
@@ -157,7 +161,7 @@ class Callbacks:
         """Some of a batch is settled and durable."""
         group, batch_no = self._open[settled.batch_no], settled.batch_no
         for host, count in group.parts.pop(settled.part).items():
-            group.gate.release(host, count)
+            group.gate.release(host, count, group.missed)
         if not (group.awaited or group.timers or group.parts):
             del self._open[batch_no]
             group.gate.open.remove(batch_no)

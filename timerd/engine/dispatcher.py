@@ -21,6 +21,7 @@ from timerd.engine.answer import Accepted, Outcome
 from timerd.engine.backoff import draw_jitter
 from timerd.engine.batch import Batch
 from timerd.engine.callbacks import Callbacks
+from timerd.engine.catchup import MISSED
 from timerd.engine.command import Command, PauseType, Post, SendSettle, SendTake
 from timerd.engine.effect import Ready, Settled, Taken
 from timerd.engine.flow import Choice, Flow
@@ -41,6 +42,8 @@ class FlowStats(NamedTuple):
     """Timers in them."""
     unnamed: int
     """Results for ids that were not in the batch."""
+    coalesced: int
+    """Turns that re-arms skipped."""
     open_batches: int
     breaker_open: bool
 
@@ -70,6 +73,7 @@ class _Counts:
         self.batches = 0
         self.batch_timers = 0
         self.unnamed = 0
+        self.coalesced = 0
 
 
 class Dispatcher:
@@ -156,6 +160,7 @@ class Dispatcher:
             return
         batch = self._open[settled.batch_no]
         assert batch.settling, "settled without a Settle"
+        self._counts[batch.flow.name].coalesced += settled.coalesced
         batch.awaited.remove(settled.shard)
         if not batch.awaited:
             del self._open[settled.batch_no]
@@ -224,6 +229,7 @@ class Dispatcher:
                 counts.batches,
                 counts.batch_timers,
                 counts.unnamed,
+                counts.coalesced,
                 len(flow.open) if flow else 0,
                 flow.breaker_open if flow else False,
             )
@@ -303,6 +309,8 @@ class Dispatcher:
             return
         flow.ask(choice)
         flow.open.add(batch_no)
+        if choice.limit == MISSED:
+            flow.catching_up.add(batch_no)
         if flow.breaker.open:
             flow.note_probe(choice, batch_no, now.boot_ms)
         self._open[batch_no] = _Open(flow, choice)

@@ -1,13 +1,17 @@
 """The due order of one type's timers in one shard: a hierarchical wheel.
 
-    overdue   now         near_until
-    |- FIFO -|- 1 ms bins -|- 8 s -|- 8 s -|--- 9 min ---|--- 9 min ---|------ 9 h ------| ...
+      missed  overdue   now         near_until
+    |- FIFO -|- FIFO -|- 1 ms bins -|- 8 s -|- 8 s -|--- 9 min ---|--- 9 min ---|------ 9 h ------| ...
 
 A timer goes into a bin by its distance, and moves to finer bins as its time comes near (at most four moves in its
 life), so that what is kept in fine order stays small however many timers are pending. Bins are plain lists and a
 level's bins a dict, made when something goes in: arming is an append, and a second heap entry is paid for by a bin, not
 by a timer. The timers of a bin whose millisecond has come are appended to `overdue` and wait there to be taken: due
 order is therefore by millisecond, and within one by arrival here. A million timers due at one instant are one list.
+
+What has been due for longer than the grace goes on to `missed`, from the front of `overdue` as it ages, or at once when
+it is met so late (after a suspension, say). `overdue` is only about in the order of due times, so a few may be late to
+be moved: whoever hands some out asks `late`.
 
 Nothing is ever searched for. A timer that was moved or cancelled stays where it is, as a stale entry (its `state` says
 so), until its bin opens; when stale entries outnumber the live ones they are swept, a slice at a time.
@@ -18,7 +22,7 @@ Invariants:
   1. Each live timer is in here once.
   2. A bin's start is not after the fire_at of anything in it, and not before `near_until` when it is made, but for the
      1 ms bins.
-  3. No call does more than about `SLICE` entries of upkeep; `next_at` says 0 while more is to be done.
+  3. No call does more than about `SLICE` entries of upkeep a kind; `next_at` says 0 while more is to be done.
 """
 
 from collections import deque
@@ -44,13 +48,18 @@ Level = tuple[int, int, dict[int, list[Timer]]]
 class DueQueue:
     """Timers by the millisecond in which they are due: those in state WAITING or URGENT; any other in here is stale.
 
-    Call `advance` before `pop_due` and `next_at`: it says what time it is.
+    Call `advance` before `pop_due`, `pop_missed` and `next_at`: it says what time it is.
     """
 
-    def __init__(self, now_ms: int) -> None:
+    def __init__(self, now_ms: int, grace_ms: int | None = None) -> None:
+        """`grace_ms`: None while it is not known; nothing is missed then."""
         self._now = now_ms
+        self.grace_ms = grace_ms
+        self._late_before = 0 if grace_ms is None else now_ms - grace_ms
         self._ripe_until = now_ms  # the latest `_now` there was: whatever is overdue was so by then
         self._overdue: deque[Timer] = deque()
+        self._missed: deque[Timer] = deque()
+        self._unsorted: list[deque[Timer]] = []  # overdue or missed, by a grace that holds no more
         self._bins: tuple[dict[int, list[Timer]], ...] = tuple({} for _ in WIDTHS)
         self._ticks: list[int] = []  # heap: the 1 ms bins
         self._starts: list[tuple[int, int]] = []  # heap: the others, (start, -level): of equal starts, coarse first
@@ -79,29 +88,53 @@ class DueQueue:
         """Be told that so many timers in here are no longer WAITING or URGENT."""
         self._stale += count
 
+    def set_grace(self, grace_ms: int) -> None:
+        """Know from which age on a timer is missed. What was sorted by another grace is sorted again, by slices."""
+        if grace_ms == self.grace_ms:
+            return
+        self.grace_ms = grace_ms
+        self._late_before = self._now - grace_ms
+        self._unsorted += [queue for queue in (self._missed, self._overdue) if queue]
+        self._missed, self._overdue = deque(), deque()
+
+    def late(self, timers: Iterable[Timer], now_ms: int) -> list[Timer]:
+        """Those of them whose time came longer ago than the grace."""
+        before = 0 if self.grace_ms is None else now_ms - self.grace_ms
+        generation = before * 1000
+        return [timer for timer in timers if timer.fire_at < before and timer.generation < generation]
+
     def pop_due(self, count: int) -> list[Timer]:
         """Up to `count` timers whose time has come, soonest first; they are no longer in here."""
-        overdue = self._overdue
-        due: list[Timer] = []
-        budget = count + SLICE
-        while overdue and len(due) < count and budget > 0:
-            chunk = [overdue.popleft() for _ in range(min(len(overdue), count - len(due), budget))]
-            budget -= len(chunk)
-            live = [timer for timer in chunk if timer.state <= URGENT]
-            self._dropped(len(chunk) - len(live))
-            if self._now < self._ripe_until:  # the wall clock went back
-                early = [timer for timer in live if timer.fire_at > self._now]
-                live = [timer for timer in live if timer.fire_at <= self._now]
-                self._place(early)
-            self._entries -= len(live)
-            due += live
-        return due
+        return self._pop(self._overdue, count)
+
+    def pop_missed(self, count: int) -> list[Timer]:
+        """Up to `count` timers whose time came longer ago than the grace, about in order; no longer in here."""
+        return self._pop(self._missed, count)
+
+    @property
+    def has_missed(self) -> bool:
+        """Whether `pop_missed` may find something."""
+        return bool(self._missed)
+
+    def missed_at(self, others: Iterable[Timer]) -> int | None:
+        """Unix ms at which the first of what is overdue, or of the others, is missed, if nobody takes it."""
+        if self.grace_ms is None:
+            return None
+        firsts = [timer.due_at for timer in others]
+        if self._overdue:
+            firsts.append(self._overdue[0].due_at)
+        return min(firsts) + self.grace_ms + 1 if firsts else None
 
     def advance(self, now_ms: int) -> None:
         """It is `now_ms`: open the bins whose time comes near, and sweep, a slice of each."""
         self._now = now_ms
         self._ripe_until = max(self._ripe_until, now_ms)
+        self._late_before = 0 if self.grace_ms is None else now_ms - self.grace_ms
         self._reach(now_ms)
+        if self._unsorted:
+            self._sort_again()
+        if self._overdue and self._is_missed(self._overdue[0]):
+            self._age()
         budget = SLICE
         while budget > 0 and self._starts and self._starts[0][0] < self._near_until:
             budget -= self._open(budget)
@@ -116,11 +149,14 @@ class DueQueue:
                 self._sweep = None
 
     def next_at(self) -> int | None:
-        """Unix ms at which there is something to do: a timer due, a bin to open; 0 = upkeep is under way."""
-        if self._sweep is not None:
+        """Unix ms at which there is something to do: a timer due, a bin to open; 0 = upkeep is under way.
+
+        It says nothing of what is missed (`has_missed`).
+        """
+        if self._sweep is not None or self._unsorted:
             return 0
         if self._overdue:
-            return self._now
+            return 0 if self._is_missed(self._overdue[0]) else self._now
         at = self._ticks[0] if self._ticks else None
         if self._starts:
             start = self._starts[0][0]
@@ -133,7 +169,7 @@ class DueQueue:
 
     def soonest(self, count: int) -> list[Timer]:
         """The `count` soonest live timers, by (fire_at, generation); of a bin with very many, of the first `LOOK`."""
-        found = _live(self._overdue)
+        found = [timer for queue in self._come() for timer in _live(queue)]
         near = 0
         for tick in sorted(self._ticks):
             if near >= count:
@@ -152,13 +188,78 @@ class DueQueue:
         """The live timers that are due, about in the order in which they became so."""
         ticks = sorted(tick for tick in self._ticks if tick <= now_ms)
         starts = sorted(entry for entry in self._starts if entry[0] <= now_ms)
-        yield from (t for t in self._overdue if t.state <= URGENT and t.fire_at <= now_ms)
+        for queue in self._come():
+            yield from (t for t in queue if t.state <= URGENT and t.fire_at <= now_ms)
         for tick in ticks:
             yield from (t for t in self._bins[0][tick] if t.state <= URGENT)
         for start, minus_level in starts:
             yield from (t for t in _live(self._bin(start, -minus_level)) if t.fire_at <= now_ms)
 
+    def _come(self) -> Iterator[deque[Timer]]:
+        """Whatever time has come, the oldest first."""
+        yield self._missed
+        yield from self._unsorted
+        yield self._overdue
+
     # ---- steps
+
+    def _pop(self, queue: deque[Timer], count: int) -> list[Timer]:
+        popped: list[Timer] = []
+        budget = count + SLICE
+        while queue and len(popped) < count and budget > 0:
+            chunk = [queue.popleft() for _ in range(min(len(queue), count - len(popped), budget))]
+            budget -= len(chunk)
+            live = [timer for timer in chunk if timer.state <= URGENT]
+            self._dropped(len(chunk) - len(live))
+            if self._now < self._ripe_until:  # the wall clock went back: it may be too early for some
+                of_missed = queue is self._missed
+                stays = [t.fire_at <= self._now and (self._is_missed(t) or not of_missed) for t in live]
+                if not all(stays):
+                    self._place([timer for timer, stay in zip(live, stays, strict=True) if not stay])
+                    live = [timer for timer, stay in zip(live, stays, strict=True) if stay]
+            self._entries -= len(live)
+            popped += live
+        return popped
+
+    def _is_missed(self, timer: Timer) -> bool:
+        return timer.fire_at < self._late_before and timer.generation < self._late_before * 1000
+
+    def _sort(self, timers: list[Timer]) -> None:
+        """Their time has come: they are overdue, or missed already."""
+        before, generation = self._late_before, self._late_before * 1000
+        missed = [timer for timer in timers if timer.fire_at < before and timer.generation < generation]
+        if len(missed) < len(timers):
+            self._overdue += [t for t in timers if t.fire_at >= before or t.generation >= generation]
+        self._missed += missed
+
+    def _sort_again(self) -> None:
+        """Sort a slice of what was sorted by another grace."""
+        queue = self._unsorted[0]
+        chunk = [queue.popleft() for _ in range(min(len(queue), SLICE))]
+        if not queue:
+            del self._unsorted[0]
+        live = [timer for timer in chunk if timer.state <= URGENT]
+        self._dropped(len(chunk) - len(live))
+        early = [timer for timer in live if timer.fire_at > self._now] if self._now < self._ripe_until else []
+        if early:
+            self._place(early)
+            live = [timer for timer in live if timer.fire_at <= self._now]
+        self._sort(live)
+
+    def _age(self) -> None:
+        """Move on what has been overdue for longer than the grace, up to a slice."""
+        overdue = self._overdue
+        stale = 0
+        for _ in range(min(len(overdue), SLICE)):
+            timer = overdue[0]
+            if timer.state > URGENT:
+                stale += 1
+            elif self._is_missed(timer):
+                self._missed.append(timer)
+            else:
+                break
+            overdue.popleft()
+        self._dropped(stale)
 
     def _reach(self, now_ms: int) -> None:
         """Let what is soon after `now_ms` be near. What was near stays so when the clock goes back."""
@@ -175,7 +276,7 @@ class DueQueue:
         for timer in timers:
             at = timer.fire_at
             if at <= now:
-                self._overdue.append(timer)
+                (self._missed if self._is_missed(timer) else self._overdue).append(timer)
                 continue
             for end, width, bins in levels:  # noqa: B007 - what the loop ends at is what it is for
                 if at < end:
@@ -213,19 +314,23 @@ class DueQueue:
         now = self._now
         ticks = self._ticks
         bins = self._bins[0]
-        overdue = self._overdue
-        enough = len(overdue) + SLICE
-        while ticks and ticks[0] <= now and len(overdue) < enough:
-            timers = bins[ticks[0]]
+        left = SLICE
+        while ticks and ticks[0] <= now and left > 0:
+            at = ticks[0]
+            timers = bins[at]
             if len(timers) <= SLICE:
-                overdue += timers
                 del bins[heappop(ticks)]
             else:
-                overdue += timers[:SLICE]
-                del timers[:SLICE]
+                timers, rest = timers[:SLICE], timers
+                del rest[:SLICE]
+            left -= len(timers)
+            if at < self._late_before:
+                self._sort(timers)
+            else:
+                self._overdue += timers
 
     def _sweep_all(self) -> Iterator[None]:
-        """Drop the stale entries of every bin, then of what is overdue; a step for each slice."""
+        """Drop the stale entries of every bin, then of what is overdue and missed; a step for each slice."""
         budget = SLICE
         for bins in self._bins:
             for key in list(bins):
@@ -242,15 +347,15 @@ class DueQueue:
                     if budget <= 0:
                         yield
                         budget = SLICE
-        overdue = self._overdue
-        left = len(overdue)
-        while left > 0:
-            yield
-            chunk = [overdue.popleft() for _ in range(min(left, SLICE, len(overdue)))]
-            left -= SLICE
-            live = [timer for timer in chunk if timer.state <= URGENT]
-            self._dropped(len(chunk) - len(live))
-            overdue += live
+        for queue in (self._overdue, self._missed):
+            left = len(queue)
+            while left > 0:
+                yield
+                chunk = [queue.popleft() for _ in range(min(left, SLICE, len(queue)))]
+                left -= SLICE
+                live = [timer for timer in chunk if timer.state <= URGENT]
+                self._dropped(len(chunk) - len(live))
+                queue += live
 
     def _dropped(self, count: int) -> None:
         self._stale -= count

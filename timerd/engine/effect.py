@@ -19,8 +19,8 @@ class Reply(msgspec.Struct, frozen=True, gc=False):
 class Ready(msgspec.Struct, frozen=True, gc=False):
     """How much of a lane is ready to be taken. Replaces what the shard said of the lane before.
 
-    `since` is the wait of the longest waiting: for first attempts (limit 0) the Unix ms from which its lag counts, for
-    retries the boot ms of its last attempt. `urgent`: there is one that waits for no batch.
+    `since` is the wait of the longest waiting: for first attempts (limit 0, or `MISSED`) the Unix ms from which its lag
+    counts, for retries the boot ms of its last attempt. `urgent`: there is one that waits for no batch.
     """
 
     shard: int
@@ -47,7 +47,8 @@ class Taken(msgspec.Struct, frozen=True, gc=False):
 class Settled(msgspec.Struct, frozen=True, gc=False):
     """This shard's part of batch `batch_no` is settled, and durable. `buried` timers, of `type`, were given up.
 
-    `part`: the number of the `SettleSome` that this is the end of; 0 after a `Settle`.
+    `part`: the number of the `SettleSome` that this is the end of; 0 after a `Settle`. `coalesced`: turns that re-arms
+    skipped.
     """
 
     batch_no: int
@@ -55,6 +56,7 @@ class Settled(msgspec.Struct, frozen=True, gc=False):
     type: str = ""
     buried: int = 0
     part: int = 0
+    coalesced: int = 0
 
 
 Effect = Reply | Ready | Taken | Settled

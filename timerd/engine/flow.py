@@ -5,8 +5,9 @@ asked again after every event; the dispatcher does the bookkeeping of the batche
 failure says of a batch and of the target (ADR 3).
 
 Invariants
-1. A batch is from one lane. Lanes are (type, limit): limit 0 are first attempts, any other the retries that may travel
-   in batches of at most that size. So retries never share a batch with first attempts.
+1. A batch is from one lane. Lanes are (type, limit): limit 0 are first attempts, `MISSED` those that catch up (see
+   catchup.py), any other the retries that may travel in batches of at most that size. So retries never share a batch
+   with first attempts, and what catches up with nothing else.
 2. Nothing is chosen unless it may leave now: slot, rate, breaker, pause and Retry-After are asked first, and there is
    no queue behind a choice.
 3. `wake` is never later than the first moment at which time alone changes the choice.
@@ -18,6 +19,7 @@ from timerd.engine.answer import Failed
 from timerd.engine.backoff import backoff_ms
 from timerd.engine.batch import Batch
 from timerd.engine.breaker import Breaker
+from timerd.engine.catchup import MISSED, CatchUp
 from timerd.engine.effect import Ready
 from timerd.engine.message import WholeFailure
 from timerd.engine.now import Now
@@ -109,6 +111,9 @@ class Flow:
         """Boot ms at which a batch last got on: was begun, posted, answered, settled."""
         self.wake: tuple[int | None, int | None] = (None, None)
         self.lanes = {} if lanes is None else lanes
+        self.catching_up: set[int] = set()
+        """The batches of catch-up; those that are not open any more are forgotten in time."""
+        self._catch_up = CatchUp()
         self._rate: Rate | None = None
         self._held_until = 0
         self._url: str | None = None  # the address it had last
@@ -129,6 +134,7 @@ class Flow:
             self._url = type.url
         self.type = type
         self.gone = False
+        self._catch_up.set_type(type, boot_ms)
         per_second = type.max_per_second if type else None
         if per_second is None:
             self._rate = None
@@ -150,17 +156,18 @@ class Flow:
         lane = self.lanes[choice.limit]
         for shard, count in choice.takes:
             lane.asked[shard] = lane.asked.get(shard, 0) + count
-            if self._rate:
-                self._rate.spend(count)
-        self._retries_next = choice.limit == 0
+            for rate in self._rates(choice.limit):
+                rate.spend(count)
+        if choice.limit != MISSED:
+            self._retries_next = choice.limit == 0
 
     def receive(self, limit: int, shard: int, asked: int, taken: int) -> None:
         """A take has ended with this many."""
         lane = self.lanes[limit]
         lane.asked[shard] -= asked
         self._tidy(lane, shard)
-        if self._rate:
-            self._rate.give_back(asked - taken)
+        for rate in self._rates(limit):
+            rate.give_back(asked - taken)
 
     @property
     def policy(self) -> RetryPolicy:
@@ -189,21 +196,36 @@ class Flow:
         first = self.lanes[0] if closes_at is not None and closes_at <= now.wall_ms else None
         if first is None:
             self.wake = (closes_at, None)
-        lane = self._pick(first, self._oldest_retries())
-        if lane is None or (self.breaker.open and self.breaker.probe is not None):
+        on_time, missed = self._pick(first, self._oldest_retries()), self._missed_lane()
+        if self.breaker.open and self.breaker.probe is not None:
             return None
+        for lane in (missed, on_time) if self._catch_up.its_turn else (on_time, missed):
+            if lane is None:
+                continue
+            choice, free_at = self._choice(type, lane, now)
+            if choice is not None:
+                self._catch_up.note_choice(lane is missed, missed is not None)
+                return choice
+            self.wake = (self.wake[0], free_at if self.wake[1] is None else min(free_at, self.wake[1]))
+            if lane is on_time:
+                return None  # what they wait for is not spent on catch-up
+        return None
+
+    def _choice(self, type: TimerType, lane: Lane, now: Now) -> tuple[Choice | None, int]:
+        """A batch of this lane, or None and when it may leave (boot ms)."""
         free_at = max(self._held_until, self.breaker.probe_at if self.breaker.open else 0)
-        whole = lane.limit or type.batch_size
+        whole = lane.limit if lane.limit > 0 else type.batch_size
         count = min(lane.total(), whole, type.batch_size)
         if self.breaker.open and self.breaker.probes_single:
             count = 1
-        if self._rate:
-            count = min(count, self._rate.burst)
-            free_at = max(free_at, self._rate.free_at(count, now.boot_ms))
+        rates = self._rates(lane.limit)
+        for rate in rates:
+            count = min(count, rate.burst)
+        for rate in rates:
+            free_at = max(free_at, rate.free_at(count, now.boot_ms))
         if free_at > now.boot_ms:
-            self.wake = (self.wake[0], free_at)
-            return None
-        return Choice(lane.limit, whole, lane.split(count))
+            return None, free_at
+        return Choice(lane.limit, whole, lane.split(count)), free_at
 
     def note_probe(self, choice: Choice, batch_no: int, boot_ms: int) -> None:
         """The choice leaves while the breaker is open."""
@@ -280,11 +302,26 @@ class Flow:
         if type is None or self.gone or type.state != "active" or self.breaker.open or self._held_until > now.boot_ms:
             return False
         closes_at = self._closes_at(type)
-        return (closes_at is not None and closes_at <= now.wall_ms) or self._oldest_retries() is not None
+        if (closes_at is not None and closes_at <= now.wall_ms) or self._oldest_retries() is not None:
+            return True
+        return self._missed_lane() is not None and all(r.available(now.boot_ms) > 0 for r in self._rates(MISSED))
 
     def _oldest_retries(self) -> Lane | None:
-        lanes = [lane for limit, lane in self.lanes.items() if limit and lane.total()]
+        lanes = [lane for limit, lane in self.lanes.items() if limit > 0 and lane.total()]
         return min(lanes, key=Lane.last_try, default=None)
+
+    def _missed_lane(self) -> Lane | None:
+        """What may catch up, if that has a request left."""
+        lane = self.lanes.get(MISSED)
+        if lane is None or not lane.total():
+            return None
+        self.catching_up &= self.open
+        return lane if self._catch_up.room(len(self.catching_up)) else None
+
+    def _rates(self, limit: int) -> list[Rate]:
+        """Which hold for a lane."""
+        rates = (self._rate, self._catch_up.rate if limit == MISSED else None)
+        return [rate for rate in rates if rate is not None]
 
     def _closes_at(self, type: TimerType) -> int | None:
         """Unix ms from which the first attempts that are ready may leave as a batch."""

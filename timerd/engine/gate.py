@@ -5,6 +5,9 @@ is first taken to be *sorted*: those whose host has room leave at once, the othe
 their host's name. From there they are taken when that host has a slot again, and not before: a dead host with a
 hundred thousand callbacks is one probe at a time and no polling, and each of them is sorted once.
 
+What was missed (see catchup.py) is sorted as it may leave, and parked apart: a host's on-time callbacks go before its
+missed ones.
+
 The hosts that have something to do stand in a ring, so that none starves when there are more hosts than slots, and
 whenever a slot is free what is not sorted yet is sorted, a batch at a time. Like a `Flow` it knows counts, and its work
 does not grow with how much is due; the dispatcher does the bookkeeping of the batches.
@@ -21,6 +24,7 @@ from heapq import heappop, heappush
 from typing import Final
 
 from timerd.engine.answer import Failed
+from timerd.engine.catchup import MISSED, CatchUp, host_of, key_of_missed
 from timerd.engine.effect import Ready
 from timerd.engine.flow import Choice, Lane
 from timerd.engine.host import Host, share_of
@@ -48,14 +52,19 @@ class Gate:
         self._hosts: dict[str, Host] = {}
         self._idle: dict[str, None] = {}  # hosts in trouble and without work, the longest so first
         self._ring: dict[str, None] = {}  # hosts that may have room for what is parked
+        self._missed_ring: dict[str, None] = {}  # the same, for what is parked of missed ones
+        self._catch_up = CatchUp()
+        self._missed_in_flight = 0
         self._moments: list[tuple[int, str]] = []  # heap: hosts that may be tried again from then on
         self._sorting: int | None = None  # the batch that is being sorted
+        self._sorts_missed = False
         self._rate: Rate | None = None
         self._retries_next = False
 
     def set_type(self, type: TimerType | None, boot_ms: int) -> None:
         """Know the type as it is now; None: there is no such type, and its timers wait."""
         self.type = type
+        self._catch_up.set_type(type, boot_ms)
         per_second = type.max_per_second if type else None
         if per_second is None:
             self._rate = None
@@ -87,9 +96,9 @@ class Gate:
     def report(self, ready: Ready) -> None:
         """A shard says what it has of a lane, or what is parked under a host."""
         if ready.key:
-            host = self._host(ready.key)
-            host.parked.reported[ready.shard] = ready
-            host.parked.tidy(ready.shard)
+            host = self._host(host_of(ready.key))
+            host.lane(ready.key).reported[ready.shard] = ready
+            host.lane(ready.key).tidy(ready.shard)
             self._offer(host)
             self._forget_idle(host)
             return
@@ -113,7 +122,7 @@ class Gate:
         if self._rate:
             free = min(free, self._rate.available(now.boot_ms))
             if free <= 0:
-                if self._ring or self._moments or self.lanes:
+                if self._ring or self._missed_ring or self._moments or self.lanes:
                     self.wake = (None, self._rate.free_at(1, now.boot_ms))
                 return None
         while self._moments and self._moments[0][0] <= now.boot_ms:
@@ -122,49 +131,47 @@ class Gate:
                 if host.waits_until == at:
                     host.waits_until = 0
                 self._offer(host)
-        if (choice := self._choose_unsorted(type)) is not None:
+        missed_first = self._catch_up.its_turn
+        wanted = bool(self._missed_ring) or (MISSED in self.lanes and self.lanes[MISSED].total() > 0)
+        choice = self._choose_missed(type, now, free) if wanted and missed_first else None
+        if choice is None:
+            choice = self._choose_unsorted(type) or self._choose_parked(type, now, free, missed=False)
+        if choice is None and wanted and not missed_first:
+            choice = self._choose_missed(type, now, free)
+        if choice is not None:
+            self._catch_up.note_choice(choice.limit == MISSED, wanted)
             return choice
-        share = share_of(type.max_in_flight)
-        while self._ring:
-            name = next(iter(self._ring))
-            del self._ring[name]
-            if (host := self._hosts.get(name)) is None:
-                continue
-            count = min(host.room(share), host.parked.total(), free)
-            if count <= 0:
-                continue
-            if host.free_at > now.boot_ms:
-                self._wait(host)
-                continue
-            self._ring[name] = None
-            return Choice(0, count, host.parked.split(count), name)
         if self._moments:
-            self.wake = (None, self._moments[0][0])
+            self._wake_by(self._moments[0][0])
         return None
 
     def begin(self, choice: Choice, batch_no: int) -> None:
         """The choice is carried out: its takes are under way."""
         self.open.add(batch_no)
-        lane = self._hosts[choice.key].parked if choice.key else self.lanes[choice.limit]
+        lane = self._hosts[host_of(choice.key)].lane(choice.key) if choice.key else self.lanes[choice.limit]
         for shard, count in choice.takes:
             lane.asked[shard] = lane.asked.get(shard, 0) + count
         if choice.key:
-            host = self._hosts[choice.key]
-            self._reserve(host, sum(count for _, count in choice.takes), batch_no)
+            host = self._hosts[host_of(choice.key)]
+            self._reserve(host, sum(count for _, count in choice.takes), batch_no, choice.limit == MISSED)
         else:
             self._sorting = batch_no
-            self._retries_next = choice.limit == 0
+            self._sorts_missed = choice.limit == MISSED
+            if not self._sorts_missed:
+                self._retries_next = choice.limit == 0
 
     def receive(self, choice: Choice, shard: int, asked: int, taken: int) -> None:
         """A take has ended with this many."""
         if choice.key:
-            host = self._host(choice.key)
-            host.parked.asked[shard] -= asked
-            host.parked.tidy(shard)
+            host = self._host(host_of(choice.key))
+            lane = host.lane(choice.key)
+            lane.asked[shard] -= asked
+            lane.tidy(shard)
             if asked > taken:
-                if self._rate:
-                    self._rate.give_back(asked - taken)
-                self.release(choice.key, asked - taken)
+                missed = choice.limit == MISSED
+                for rate in self._rates(missed):
+                    rate.give_back(asked - taken)
+                self.release(host.name, asked - taken, missed)
             return
         lane = self.lanes[choice.limit]
         lane.asked[shard] -= asked
@@ -173,6 +180,7 @@ class Gate:
     def sort(self, now: Now, batch_no: int, hosts: Sequence[str], halted: bool) -> list[bool]:
         """Which members of a batch, going to these hosts, leave at once; the others must be parked. `halted`: none."""
         type = self.type
+        missed = self._sorts_missed and batch_no == self._sorting
         leaves = []
         for name in hosts:
             host = self._host(name)
@@ -183,10 +191,11 @@ class Gate:
                 and self.in_flight < type.max_in_flight
                 and host.room(share_of(type.max_in_flight)) > 0
                 and host.free_at <= now.boot_ms
-                and (self._rate is None or self._rate.available(now.boot_ms) > 0)
+                and all(rate.available(now.boot_ms) > 0 for rate in self._rates(missed))
+                and (not missed or self._catch_up.room(self._missed_in_flight) > 0)
             )
             if ok:
-                self._reserve(host, 1, batch_no)
+                self._reserve(host, 1, batch_no, missed)
             leaves.append(ok)
             self._forget_idle(host)
         return leaves
@@ -202,10 +211,11 @@ class Gate:
         host.breaker.drop_probe(batch_no)
         self._offer(host)
 
-    def release(self, name: str, count: int) -> None:
+    def release(self, name: str, count: int, missed: bool = False) -> None:
         """So many requests to this host hold no slot any more."""
         host = self._host(name)
         self.in_flight -= count
+        self._missed_in_flight -= count if missed else 0
         host.in_flight -= count
         assert host.in_flight >= 0, "released twice"
         self._offer(host)
@@ -257,7 +267,12 @@ class Gate:
             return False
         if self._rate and not self._rate.available(now.boot_ms):
             return False
-        return bool(self._ring) or (self._sorting is None and any(lane.total() for lane in self.lanes.values()))
+        unsorted = [] if self._sorting is not None else [limit for limit, lane in self.lanes.items() if lane.total()]
+        if self._ring or any(limit != MISSED for limit in unsorted):
+            return True
+        rate = self._catch_up.rate
+        may_catch_up = self._catch_up.room(self._missed_in_flight) > 0 and (rate is None or rate.available(now.boot_ms))
+        return bool(may_catch_up and (self._missed_ring or unsorted))
 
     # ---- steps
 
@@ -267,7 +282,7 @@ class Gate:
         first = self.lanes.get(0)
         first = first if first and first.total() else None
         retries = min(
-            (lane for limit, lane in self.lanes.items() if limit and lane.total()), key=Lane.last_try, default=None
+            (lane for limit, lane in self.lanes.items() if limit > 0 and lane.total()), key=Lane.last_try, default=None
         )
         lane = (retries if self._retries_next else first) or first or retries
         if lane is None:
@@ -275,12 +290,60 @@ class Gate:
         count = min(lane.total(), type.batch_size)
         return Choice(lane.limit, type.batch_size, lane.split(count))
 
-    def _reserve(self, host: Host, count: int, batch_no: int) -> None:
+    def _choose_parked(self, type: TimerType, now: Now, free: int, missed: bool) -> Choice | None:
+        share = share_of(type.max_in_flight)
+        ring = self._missed_ring if missed else self._ring
+        while ring:
+            name = next(iter(ring))
+            del ring[name]
+            if (host := self._hosts.get(name)) is None:
+                continue
+            lane = host.missed if missed else host.parked
+            count = min(host.room(share), lane.total(), free)
+            if count <= 0:
+                continue
+            if host.free_at > now.boot_ms:
+                self._wait(host)
+                continue
+            ring[name] = None
+            key = key_of_missed(name) if missed else name
+            return Choice(MISSED if missed else 0, count, lane.split(count), key)
+        return None
+
+    def _choose_missed(self, type: TimerType, now: Now, free: int) -> Choice | None:
+        """Of what catches up: first what is parked, since the rate is for what leaves, and that waits the longest."""
+        free = min(free, self._catch_up.room(self._missed_in_flight))
+        if free <= 0:
+            return None
+        allowed = type.batch_size
+        if (rate := self._catch_up.rate) is not None:
+            allowed = min(allowed, rate.available(now.boot_ms))
+            if allowed <= 0:
+                self._wake_by(rate.free_at(1, now.boot_ms))
+                return None
+        choice = self._choose_parked(type, now, min(free, allowed), missed=True)
+        if choice is not None or self._sorting is not None:
+            return choice
+        lane = self.lanes.get(MISSED)
+        count = min(lane.total(), allowed) if lane else 0
+        return Choice(MISSED, type.batch_size, lane.split(count)) if lane and count else None
+
+    def _wake_by(self, boot_ms: int) -> None:
+        at = self.wake[1]
+        self.wake = (None, boot_ms if at is None else min(at, boot_ms))
+
+    def _rates(self, missed: bool) -> list[Rate]:
+        """Those that hold for a callback, missed or not."""
+        rates = (self._rate, self._catch_up.rate if missed else None)
+        return [rate for rate in rates if rate is not None]
+
+    def _reserve(self, host: Host, count: int, batch_no: int, missed: bool) -> None:
         self.in_flight += count
+        self._missed_in_flight += count if missed else 0
         host.in_flight += count
         self._idle.pop(host.name, None)
-        if self._rate:
-            self._rate.spend(count)
+        for rate in self._rates(missed):
+            rate.spend(count)
         if host.breaker.open:
             host.breaker.send_probe(batch_no)
 
@@ -294,6 +357,8 @@ class Gate:
         """Let it have its turn in the ring, if there is something for it."""
         if host.parked.reported:
             self._ring.setdefault(host.name)
+        if host.missed.reported:
+            self._missed_ring.setdefault(host.name)
 
     def _wait(self, host: Host) -> None:
         if host.waits_until != host.free_at:
@@ -305,6 +370,7 @@ class Gate:
             self._idle.pop(host.name, None)
             return
         self._ring.pop(host.name, None)
+        self._missed_ring.pop(host.name, None)
         self._idle.pop(host.name, None)
         if host.breaker.untroubled and not host.held_until:
             self._hosts.pop(host.name, None)

@@ -7,6 +7,7 @@ A host is a scheme, a name and a port, as the requests write them. It has a brea
 from typing import Final
 
 from timerd.engine.breaker import Breaker
+from timerd.engine.catchup import is_missed
 from timerd.engine.flow import Lane
 
 SHARES: Final = 4  # one host gets at most a quarter of a type's requests under way
@@ -24,6 +25,8 @@ class Host:
         self.name = name
         self.parked = Lane(0)
         """What the shards have parked for it."""
+        self.missed = Lane(0)
+        """The same, of what catches up."""
         self.in_flight = 0
         """Requests under way, those that have been asked for among them."""
         self.answers = False
@@ -48,4 +51,9 @@ class Host:
     @property
     def idle(self) -> bool:
         """Whether nothing is under way to it, and nothing waits for it."""
-        return not self.in_flight and not self.parked.reported and not self.parked.asked
+        lanes = (self.parked, self.missed)
+        return not self.in_flight and not any(lane.reported or lane.asked for lane in lanes)
+
+    def lane(self, key: str) -> Lane:
+        """What is parked under this key of it."""
+        return self.missed if is_missed(key) else self.parked

@@ -1,5 +1,10 @@
 """What one shard holds of one type: its waiting timers in due order, what is ready to be taken, its retries.
 
+First attempts that have been due for longer than the type's grace are *missed*. They are a lane of their own
+(`MISSED`), with a ready list of its own; where the type drops them they are never reported, and `pop_dropped` takes
+them out. One is missed when it would be handed out: what ages on the ready list goes back into the due order, to the
+missed there.
+
 A shard pops at most `batch_size` timers of a kind into a ready list and tells the dispatcher the count; the rest stays
 where it is, so that a million timers due at once cost nothing. First attempts and retries never mix: retries are kept
 by the largest batch they may travel in.
@@ -10,15 +15,17 @@ only counted out (`leave`); the queues drop it when they meet it.
 
 from collections import deque
 from collections.abc import Iterator
-from heapq import heappop, heappush, nsmallest
+from heapq import heappush, nsmallest
 from itertools import islice
 from typing import Final
 
-from timerd.engine.due import LOOK, SLICE, SWEEP_FLOOR, DueQueue
+from timerd.engine.catchup import MISSED, is_missed
+from timerd.engine.due import LOOK, SLICE, DueQueue
 from timerd.engine.effect import Ready
 from timerd.engine.now import Now
 from timerd.engine.parking import Parking
 from timerd.engine.record import Totals
+from timerd.engine.retries import RetryQueue, is_ready
 from timerd.engine.timer import (
     HELD,
     IN_FLIGHT,
@@ -32,106 +39,8 @@ from timerd.engine.timer import (
     TimerType,
 )
 
+AGING_MS: Final = 1_000  # how exactly time alone lets what is ready be missed; whoever takes looks for itself
 SLACK_MS_MAX: Final = 50  # looking this much later for due timers saves most wake-ups, and max_lag has room for it
-
-RetryEntry = tuple[int, int, Timer, Failure]
-"""(retry at, boot ms; generation; timer; its failure then): stale unless the timer's failure still is this one."""
-
-
-def _is_ready(entry: RetryEntry) -> bool:
-    return entry[2].state == READY and entry[2].failure is entry[3]
-
-
-class RetryQueue:
-    """The retries that may travel in batches of at most `limit`."""
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.waiting: list[RetryEntry] = []
-        self.early: list[tuple[int, int, RetryEntry]] = []
-        """Heap by fire_at: those whose gap is over, and whose time is to come again since the wall clock went back."""
-        self.ready: deque[RetryEntry] = deque()
-        self.ready_count = 0
-        self.stale = 0
-        """Entries of `waiting` whose timers went on otherwise."""
-        self._unswept: list[RetryEntry] = []
-        """What is left of a `waiting` with too many of them: a heap still, since it is taken from its end."""
-
-    def oldest_try(self) -> int:
-        """Boot ms of the last attempt of the retry that is ready longest; 0 if none is."""
-        while self.ready and not _is_ready(self.ready[0]):
-            self.ready.popleft()
-        return self.ready[0][0] - self.ready[0][3].gap_ms if self.ready else 0
-
-    def pop_due(self, now: Now, count: int) -> None:
-        """Let up to `count` retries be ready whose gap is over, and whose time has come: the wall clock may go back."""
-        while self.early and self.early[0][0] <= now.wall_ms:
-            heappush(self.waiting, heappop(self.early)[2])
-        self._sweep()
-        while self.ready_count < count and (at := self.next_at()) is not None and at <= now.boot_ms:
-            entry = heappop(self._first_heap())
-            timer = entry[2]
-            if timer.state == RETRYING and timer.failure is entry[3]:
-                if timer.fire_at > now.wall_ms:
-                    heappush(self.early, (timer.fire_at, timer.generation, entry))
-                    continue
-                timer.state = READY
-                self.ready.append(entry)
-                self.ready_count += 1
-            else:
-                self.stale -= 1
-        if len(self.ready) > 2 * self.ready_count + SLICE:
-            self.ready = deque(entry for entry in self.ready if _is_ready(entry))
-
-    def next_at(self) -> int | None:
-        """Boot ms of the first gap that ends, a stale entry's perhaps."""
-        heap = self._first_heap()
-        return heap[0][0] if heap else None
-
-    @property
-    def sweeping(self) -> bool:
-        """Whether more is to be swept at once."""
-        return bool(self._unswept)
-
-    def _first_heap(self) -> list[RetryEntry]:
-        if not self._unswept or (self.waiting and self.waiting[0][:2] <= self._unswept[0][:2]):
-            return self.waiting
-        return self._unswept
-
-    def _sweep(self) -> None:
-        """Drop the stale entries when they outnumber the others, a slice at a time: a gap may last for days."""
-        stale = self.stale - len(self.early)  # those may all be among the early ones, which leave by themselves
-        if not self._unswept and stale > SWEEP_FLOOR and stale > len(self.waiting) // 2:
-            self._unswept, self.waiting = self.waiting, []
-        for _ in range(min(SLICE, len(self._unswept))):
-            entry = self._unswept.pop()
-            if entry[2].state == RETRYING and entry[2].failure is entry[3]:
-                heappush(self.waiting, entry)
-            else:
-                self.stale -= 1
-
-    def step_back(self, now: Now) -> None:
-        """The wall clock has gone back: what is ready and not due any more waits again."""
-        ready: deque[RetryEntry] = deque()
-        for entry in self.ready:
-            timer = entry[2]
-            if _is_ready(entry) and timer.fire_at > now.wall_ms:
-                timer.state = RETRYING
-                self.ready_count -= 1
-                heappush(self.early, (timer.fire_at, timer.generation, entry))
-            else:
-                ready.append(entry)
-        self.ready = ready
-
-    def entries(self) -> Iterator[RetryEntry]:
-        """All that wait, stale ones too."""
-        yield from self.waiting
-        yield from self._unswept
-        yield from (entry for _, _, entry in self.early)
-
-    @property
-    def empty(self) -> bool:
-        return not (self.waiting or self._unswept or self.early or self.ready)
 
 
 class Lane:
@@ -150,6 +59,7 @@ class Lane:
         self._ready: deque[Timer] = deque()
         self._ready_count = 0
         self._urgent: dict[str, Timer] = {}
+        self._missed: dict[str, Timer] = {}  # ready like the others, but overdue beyond the grace
         self._popped_at = 0  # Unix ms; whatever is ready was due by then
         self._first: Timer | None = None  # of what is ready, when last reported
         self._first_since = 0
@@ -157,6 +67,8 @@ class Lane:
         self._parking = Parking()
         self._reported: dict[int, tuple[int, int, bool]] = {}
         self.batch_size = 0  # nothing becomes ready before the type is known
+        self.drops = False  # whether what is missed is dropped, as soon as the type is not paused
+        self._paused = False
         self._slack_ms = 1
         self.changed = True
         self.wakes: tuple[int | None, int | None] = (None, None)
@@ -188,7 +100,7 @@ class Lane:
             if timer.failure is not None:
                 self._retries[timer.failure.limit].ready_count -= 1
                 self.retrying -= 1
-            elif self._urgent.pop(timer.id, None) is None:
+            elif self._urgent.pop(timer.id, None) is None and self._missed.pop(timer.id, None) is None:
                 self._ready_count -= 1
         elif state == IN_FLIGHT:
             self.in_flight -= 1
@@ -219,7 +131,7 @@ class Lane:
     def fill(self, waiting: list[Timer], retrying: list[Timer]) -> None:
         """Queue what recovery has left: it is counted, and in no queue."""
         self._filled = True
-        self._due = DueQueue(self._due.now_ms)
+        self._due = DueQueue(self._due.now_ms, self._due.grace_ms)
         self._due.push(waiting)
         for timer in retrying:
             assert timer.failure is not None
@@ -231,6 +143,12 @@ class Lane:
         """Know the type's limits; without one nothing more becomes ready."""
         self.batch_size = type.batch_size if type else 0
         self._slack_ms = max(1, min(type.max_lag_ms // 10, SLACK_MS_MAX)) if type else 1
+        self._paused = type is None or type.state != "active"
+        if type is not None:
+            self._due.set_grace(type.grace_ms)
+            self.drops = type.misfire.policy == "drop"
+            if self.drops:
+                self._put_back([*self._missed.values()])
         self.changed = True
 
     def refresh(self, now: Now, held: dict[str, Timer], blocked: set[str]) -> None:
@@ -238,6 +156,11 @@ class Lane:
         self.step_back(now)
         self._popped_at = now.wall_ms
         self._due.advance(now.wall_ms)
+        while late := self._due.late(islice(self._urgent.values(), 1), now.wall_ms):
+            self._put_back(late)
+        while self._ready and self._due.late(islice(self._ready, 1), now.wall_ms):
+            if (timer := self._ready.popleft()).state == READY:
+                self._put_back([timer])
         if (room := self.batch_size - self._ready_count - len(self._urgent)) > 0:
             ready: list[Timer] = []
             for timer in self._due.pop_due(room):
@@ -254,13 +177,22 @@ class Lane:
             self._ready_count += len(ready)
             if len(self._ready) > 2 * self._ready_count + SLICE:  # moved while nothing is taken: a paused type, say
                 self._ready = deque(timer for timer in self._ready if timer.state == READY)
+        if not self.drops:
+            self._pop_missed(self.batch_size, held, blocked)
         for queue in self._retries.values():
             queue.pop_due(now, self.batch_size)
 
+    def pop_dropped(self, count: int, held: dict[str, Timer], blocked: set[str]) -> list[str]:
+        """Ids of up to `count` timers that are to be dropped now, as missed; the caller does so at once."""
+        if not self.drops or self._paused:
+            return []
+        self._pop_missed(count, held, blocked)
+        return list(self._missed)
+
     def release(self, timer: Timer, wall_ms: int) -> None:
         """A timer that was held back may go, unless the wall clock has gone back meanwhile."""
-        if timer.fire_at > wall_ms:
-            timer.state = WAITING
+        if timer.fire_at > wall_ms or self._due.late([timer], wall_ms):
+            timer.state = URGENT if timer.armed_for_now else WAITING
             self._due.push([timer])
         elif timer.armed_for_now:
             timer.state = READY
@@ -282,34 +214,39 @@ class Lane:
         self._popped_at = wall_ms
         for queue in self._retries.values():
             queue.step_back(now)
-        early = [t for t in (*self._urgent.values(), *self._ready) if t.state == READY and t.fire_at > wall_ms]
-        for timer in early:
-            state = URGENT if timer.id in self._urgent else WAITING
-            self.leave(timer)
-            timer.state = state
+        self._put_back([*self._missed.values()])
+        self._put_back([t for t in (*self._urgent.values(), *self._ready) if t.state == READY and t.fire_at > wall_ms])
         self._ready = deque(timer for timer in self._ready if timer.state == READY)
         self._first = None
-        self._due.push(early)
         self._unpark_early(wall_ms)
         self.changed = True
 
-    def take(self, limit: int, count: int) -> tuple[list[Timer], int]:
+    def take(self, limit: int, count: int, wall_ms: int) -> tuple[list[Timer], int]:
         """Up to `count` ready timers, now IN_FLIGHT; and for retries the boot ms of the oldest last attempt."""
         taken: list[Timer] = []
         tried_at = 0
         if limit == 0:
+            if late := self._due.late(self._urgent.values(), wall_ms):
+                self._put_back(late)
             while self._urgent and len(taken) < count:
                 taken.append(self._urgent.pop(next(iter(self._urgent))))
             urgent = len(taken)
             ready = self._ready
             while ready and len(taken) < count:
                 chunk = [ready.popleft() for _ in range(min(len(ready), count - len(taken)))]
-                taken += [timer for timer in chunk if timer.state == READY]
+                live = [timer for timer in chunk if timer.state == READY]
+                if late := self._due.late(live, wall_ms):
+                    self._put_back(late)
+                    live = [timer for timer in live if timer.state == READY]
+                taken += live
             self._ready_count -= len(taken) - urgent
+        elif limit == MISSED:
+            while self._missed and len(taken) < count:
+                taken.append(self._missed.pop(next(iter(self._missed))))
         elif (queue := self._retries.get(limit)) is not None:
             while queue.ready and len(taken) < count:
                 entry = queue.ready.popleft()
-                if _is_ready(entry):
+                if is_ready(entry):
                     retry_at, _, timer, failure = entry
                     taken.append(timer)
                     last = retry_at - failure.gap_ms
@@ -335,9 +272,18 @@ class Lane:
             self._unpark_early(wall_ms)
         self.changed = True
 
-    def take_parked(self, key: str, count: int) -> list[Timer]:
-        """Up to `count` timers that were parked under a key, now IN_FLIGHT."""
-        taken = self._parking.take(key, count)
+    def take_parked(self, key: str, count: int, wall_ms: int) -> list[Timer]:
+        """Up to `count` timers that were parked under a key, now IN_FLIGHT. What has aged there is missed instead."""
+        taken: list[Timer] = []
+        late: list[Timer] = []
+        while len(taken) < count and len(late) < SLICE and (found := self._parking.take(key, count - len(taken))):
+            ages = [timer for timer in found if timer.failure is None] if self.drops or not is_missed(key) else []
+            missed = self._due.late(ages, wall_ms)
+            for timer in missed:
+                timer.state = WAITING
+            late += missed
+            taken += [timer for timer in found if timer.state == PARKED] if missed else found
+        self._due.push(late)
         for timer in taken:
             timer.state = IN_FLIGHT
             self.retrying -= timer.failure is not None
@@ -352,6 +298,8 @@ class Lane:
         since = self._waits_since(self._ready[0]) if self._ready else 0
         lanes = dict.fromkeys(self._reported, (0, 0, False))
         lanes[0] = (self._ready_count + len(self._urgent), since, bool(self._urgent))
+        if self._missed:
+            lanes[MISSED] = (len(self._missed), next(iter(self._missed.values())).due_at, False)
         for limit, queue in self._retries.items():
             lanes[limit] = (queue.ready_count, queue.oldest_try(), False)
         news = [
@@ -381,6 +329,12 @@ class Lane:
             wall = None  # full: a Take or a new type comes first
         elif wall:
             wall = -(-wall // self._slack_ms) * self._slack_ms  # the shards' wake-ups fall together
+        firsts = [*islice(self._urgent.values(), 1), *islice(self._ready, 1)]
+        if not self._paused and (at := self._due.missed_at(firsts)) is not None:
+            at = -(-at // AGING_MS) * AGING_MS
+            wall = at if wall is None else min(wall, at)
+        if self._due.has_missed and (not self._paused if self.drops else len(self._missed) < self.batch_size):
+            wall = 0
         nexts = [q.next_at() for q in self._retries.values() if q.ready_count < self.batch_size]
         boot = min((at for at in nexts if at is not None), default=None)
         if any(queue.sweeping for queue in self._retries.values()):
@@ -402,10 +356,12 @@ class Lane:
 
     def soonest(self, count: int) -> list[Timer]:
         """The soonest `count` timers that are neither in flight, held nor dead."""
-        found = [timer for timer in (*self._urgent.values(), *self._ready) if timer.state == READY]
+        found = [
+            timer for timer in (*self._urgent.values(), *self._missed.values(), *self._ready) if timer.state == READY
+        ]
         for queue in self._retries.values():
             found += [e[2] for e in islice(queue.entries(), LOOK) if e[2].state == RETRYING and e[2].failure is e[3]]
-            found += [e[2] for e in queue.ready if _is_ready(e)]
+            found += [e[2] for e in queue.ready if is_ready(e)]
         found += islice(self._parking, LOOK)
         return nsmallest(count, found + self._due.soonest(count))
 
@@ -421,10 +377,29 @@ class Lane:
         return self._first_since
 
     def _first_attempts_due(self, now_ms: int) -> Iterator[Timer]:
-        ready = (*self._urgent.values(), *self._ready)
+        ready = (*self._missed.values(), *self._urgent.values(), *self._ready)
         yield from (timer for timer in ready if timer.state == READY and timer.fire_at <= now_ms)
         yield from (timer for timer in self._parking if timer.failure is None and timer.fire_at <= now_ms)
         yield from self._due.due(now_ms)
+
+    def _pop_missed(self, count: int, held: dict[str, Timer], blocked: set[str]) -> None:
+        """Let up to `count` of the missed be ready."""
+        if self._due.has_missed and (room := count - len(self._missed)) > 0:
+            for timer in self._due.pop_missed(room):
+                if blocked and timer.id in blocked:
+                    timer.state = HELD
+                    held[timer.id] = timer
+                else:
+                    timer.state = READY
+                    self._missed[timer.id] = timer
+
+    def _put_back(self, timers: list[Timer]) -> None:
+        """What is ready waits in the due order again; the caller takes stale ones off the ready list."""
+        for timer in timers:
+            urgent = timer.id in self._urgent or (timer.id in self._missed and timer.armed_for_now)
+            self.leave(timer)
+            timer.state = URGENT if urgent else WAITING
+        self._due.push(timers)
 
     def _unpark_early(self, wall_ms: int) -> None:
         early: list[Timer] = []

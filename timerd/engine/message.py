@@ -197,7 +197,8 @@ class ShardTally(msgspec.Struct, frozen=True):
 class Take(msgspec.Struct, frozen=True):
     """Hand out up to `count` ready timers of a lane for batch `batch_no`. Leads to one effect.Taken, maybe empty.
 
-    A lane is (type, limit): limit 0 are first attempts, any other the retries that may travel in batches of that size.
+    A lane is (type, limit): limit 0 are first attempts, `catchup.MISSED` those overdue beyond the grace, any other the
+    retries that may travel in batches of that size.
     With a `key` it is what was parked under that key.
     """
 

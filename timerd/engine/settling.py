@@ -10,6 +10,7 @@ from timerd.engine.backoff import backoff_ms
 from timerd.engine.draft import Draft
 from timerd.engine.effect import Settled, Taken
 from timerd.engine.message import BodyLost, ItemResult, Settle, SettleSome, Take, WholeFailure
+from timerd.engine.misfire import coalesce
 from timerd.engine.record import Buried, Fired, Retried
 from timerd.engine.state import NO_FAILURE
 from timerd.engine.timer import IN_FLIGHT, RetryPolicy, Timer
@@ -25,9 +26,9 @@ def take(draft: Draft, message: Take) -> None:
     if lane is not None:
         lane.step_back(state.now)
         if message.key:
-            timers = lane.take_parked(message.key, message.count)
+            timers = lane.take_parked(message.key, message.count, state.now.wall_ms)
         else:
-            timers, tried_at = lane.take(message.limit, message.count)
+            timers, tried_at = lane.take(message.limit, message.count, state.now.wall_ms)
     draft.flights[message.batch_no] = timers
     flagged: frozenset[str] = frozenset()
     if message.limit or message.key or state.unclean_generation:  # else nothing can have been delivered before
@@ -59,17 +60,18 @@ def settle(draft: Draft, message: Settle) -> None:
     superseded = len(flight) - len(current)
     type = flight[0].type if flight else ""
     dead_before = draft.state.lane(type).totals.dead if flight else 0
+    coalesced = 0
     if message.failure is not None:
         if current:
             _fail(draft, type, current, message.failure, message.jitter)
         if superseded:
             draft.write(Fired(type, [], superseded=superseded))
     elif flight:
-        _answer(draft, type, current, message.results or {}, message.jitter, superseded)
+        coalesced = _answer(draft, type, current, message.results or {}, message.jitter, superseded)
     if superseded:
         _unblock(draft, flight)
     buried = draft.state.lane(type).totals.dead - dead_before if flight else 0
-    draft.effects.append(Settled(message.batch_no, draft.state.shard, type, buried))
+    draft.effects.append(Settled(message.batch_no, draft.state.shard, type, buried, coalesced=coalesced))
 
 
 def settle_some(draft: Draft, message: SettleSome) -> None:
@@ -142,13 +144,16 @@ def _answer(
     results: Mapping[str, ItemResult],
     jitter: float,
     superseded: int,
-) -> None:
-    """The processor answered; what it does not name is ok."""
+) -> int:
+    """The processor answered; what it does not name is ok. Says how many turns were coalesced."""
     fired: list[str] = []
     rearmed: list[Timer] = []
     dropped: list[str] = []
     retried: list[tuple[Timer, str]] = []
     dead: dict[str, list[str]] = {}
+    known = draft.types.get(type)
+    coalesces = known is not None and known.misfire.policy == "coalesce"
+    coalesced = 0
     generation = draft.next_generation()
     if not results:
         fired = [timer.id for timer in timers]
@@ -160,7 +165,11 @@ def _answer(
         elif result.status == "rearm":
             payload = timer.payload if result.payload is None else result.payload
             created_at = timer.created_at or timer.armed_at
-            rearmed.append(Timer(result.fire_at, generation, timer.id, type, payload, created_at))
+            fire_at = result.fire_at
+            if coalesces:
+                fire_at, skipped = coalesce(known, timer.fire_at, fire_at, draft.state.now.wall_ms)
+                coalesced += skipped
+            rearmed.append(Timer(fire_at, generation, timer.id, type, payload, created_at))
             generation += 1
         elif result.status == "retry":
             retried.append((timer, result.error))
@@ -171,10 +180,10 @@ def _answer(
     if fired or rearmed or dropped or superseded:
         draft.write(Fired(type, fired, rearmed, [("processor", dropped)] if dropped else [], superseded))
     if retried:
-        known = draft.types.get(type)
         _count_failures(draft, type, retried, known.batch_size if known else 1, jitter, False)
     for error, ids in dead.items():
         draft.write(Buried(ids, draft.state.now.wall_ms, True, False, error))
+    return coalesced
 
 
 def _count_failures(

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from timerd.engine import arming, burial, reading, settling
+from timerd.engine import arming, burial, misfire, reading, settling
 from timerd.engine.draft import Draft
 from timerd.engine.effect import Turn
 from timerd.engine.message import (
@@ -120,6 +120,7 @@ class Shard:
                 if not lane.batch_size:
                     lane.set_type(self._draft.types.get(lane.name))
                 lane.refresh(now, state.held, state.blocked)
+                misfire.drop(self._draft, lane)
                 self._draft.effects += lane.report(state.shard)
                 lane.settle_wake()
         self._expiry_pending = burial.expire(self._draft, self._kept)

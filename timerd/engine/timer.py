@@ -17,6 +17,7 @@ from timerd.engine.secrecy import masked_repr
 
 MAX_GENERATION: Final = 2**53  # exclusive; JSON readers hold integers exactly up to here
 MIN_FIRE_AT: Final = 10**11  # anything below was meant as seconds (1973 in milliseconds)
+LAG_MARGIN_MS: Final = 250  # what a delivery may take beyond max_lag to start (promise 3)
 MAX_WALL_US: Final = 7_258_118_400_000_000  # 2200-01-01: a clock beyond it is wrong, and generations would run out
 
 # Where a timer is. Only DEAD is told apart in the log; a reader takes every other value for WAITING or RETRYING.
@@ -114,11 +115,14 @@ class RetryPolicy(msgspec.Struct, frozen=True):
 
 
 class Misfire(msgspec.Struct, frozen=True):
-    """What becomes of timers that are overdue by more than `grace_ms`."""
+    """What becomes of timers whose first attempt is overdue by more than the grace: they are *missed*."""
 
     policy: str = "fire"
+    """`fire`: they catch up. `drop`: they end, counted as dropped. `coalesce`: like `fire`, and a re-arm into the past
+    skips ahead by whole steps."""
     grace_ms: int = 60_000
     max_per_second: float | None = None
+    """How many of them are handed out a second, over the whole service, on top of the type's own limit."""
 
 
 class TimerType(msgspec.Struct, frozen=True):
@@ -140,6 +144,11 @@ class TimerType(msgspec.Struct, frozen=True):
     headers: dict[str, str] = {}
     state: str = "active"
     """`active` or `paused`: a paused type's timers wait."""
+
+    @property
+    def grace_ms(self) -> int:
+        """From which lag on a timer is missed. One that may still be waiting for its batch is not, by any grace."""
+        return max(self.misfire.grace_ms, self.max_lag_ms + LAG_MARGIN_MS)
 
     def __repr__(self) -> str:
         return masked_repr(self, "signing_secrets", "headers")

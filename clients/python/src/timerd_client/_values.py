@@ -159,8 +159,8 @@ class Status(msgspec.Struct, frozen=True):
 class TypeStats(msgspec.Struct, frozen=True):
     """One type's counts since the data directory began.
 
-    What is about deliveries is since the process began: `batches`, `mean_batch_size`, `unnamed` and `breaker`; `lag` is
-    of the last minute. `live`, `in_flight`, `retrying` and `dead_letters` are as it stands.
+    What is about deliveries is since the process began: `batches`, `mean_batch_size`, `unnamed`, `coalesced` and
+    `breaker`; `lag` is of the last minute. `live`, `in_flight`, `retrying` and `dead_letters` are as it stands.
     """
 
     armed: int = 0
@@ -181,6 +181,8 @@ class TypeStats(msgspec.Struct, frozen=True):
     mean_batch_size: float | None = None
     unnamed: int = 0
     """Answers about ids that were not in their batch; they changed nothing."""
+    coalesced: int = 0
+    """Turns that re-arms skipped, being overdue, of a type whose misfire policy is `coalesce`."""
     breaker: str = "closed"
     """`open` while the target is taken to be down."""
     lag: dict[str, float | None] = {}

@@ -1,0 +1,39 @@
+"""Decisions about what is missed: first attempts that are overdue by more than their type's grace.
+
+That they catch up under a rate is the dispatcher's business (catchup.py). Here are the two policies that end or move
+timers: `drop` and `coalesce`.
+"""
+
+from typing import Final
+
+from timerd.engine.draft import Draft
+from timerd.engine.lane import Lane
+from timerd.engine.record import Fired
+from timerd.engine.timer import TimerType
+
+AT_ONCE: Final = 1_000  # drops of one type in one turn of a shard: a few milliseconds, with all shards at it
+
+
+def drop(draft: Draft, lane: Lane) -> None:
+    """Drop a slice of what is missed, if its type wants that; `lane.wakes` says that there is more.
+
+    It ends timers, so there is room in the log for it, on a full disk too.
+    """
+    if lane.drops:
+        ids = lane.pop_dropped(AT_ONCE, draft.state.held, draft.state.blocked)
+        if ids:
+            draft.write(Fired(lane.name, [], dropped=[("misfire", ids)]))
+
+
+def coalesce(type: TimerType | None, delivered_at: int, fire_at: int, now_ms: int) -> tuple[int, int]:
+    """Where a re-arm to `fire_at`, of a timer that was to fire at `delivered_at`, goes; and how many turns it skips.
+
+    The step between the two is what the timer repeats by, so it keeps its phase.
+    """
+    if type is None or type.misfire.policy != "coalesce" or now_ms - fire_at <= type.grace_ms:
+        return fire_at, 0
+    step = fire_at - delivered_at
+    if step <= 0:
+        return fire_at, 0
+    skipped = -(-(now_ms - fire_at) // step)
+    return fire_at + skipped * step, skipped
