@@ -264,12 +264,16 @@ class Checker(Deliveries):
         if new.payload is None and payload is not None:
             self._bare.append(new)
             payload = None
-        if (new.fire_at, new.payload, new.type) != (said.fire_at, payload, old.version.type):
+        fire_at = new.fire_at if self._coalesced(old, said.fire_at, new.fire_at) else said.fire_at
+        if (new.fire_at, new.payload, new.type) != (fire_at, payload, old.version.type):
             raise Violation(f"re-armed as {new}, and the answer was {said}")
         self.counts["fired"] += 1
         self.counts["rearms"] += 1
 
     def dropped(self, old: Entry, reason: str) -> None:
+        if reason == "misfire":
+            self._judge_drop(old)
+            return
         if reason != "processor":
             raise Violation(f"dropped for {reason}: {old}")
         self._settled(old, "drop")
@@ -340,6 +344,31 @@ class Checker(Deliveries):
             )
 
     # ---- steps
+
+    def _judge_drop(self, old: Entry) -> None:
+        """A timer was dropped as missed: an untried one, overdue by more than the grace of a type that drops."""
+        version = old.version
+        late_ms = self._clock.wall_ms - max(version.fire_at, version.generation // 1000)
+        graces = [form.grace_ms for form in self._forms[version.type] if form.misfire.policy == "drop"]
+        if not graces or late_ms <= min(graces):
+            raise Violation(f"dropped {late_ms} ms after it was due, the graces were {graces}: {old}")
+        if old.attempts or (version.id, version.generation) in self._said:
+            raise Violation(f"dropped, and it had been tried: {old}")
+        if self._open.get(version.id) == version.generation:
+            raise Violation(f"dropped while it was being delivered: {old}")
+        since = self.paused.get(version.type)
+        if since is not None and self._loop.time() > since + 1.0 and not self.excused:
+            raise Violation(f"dropped while its type is paused: {old}")
+        self.counts["dropped as missed"] += 1
+
+    def _coalesced(self, old: Entry, asked: int, became: int) -> bool:
+        """Whether a re-arm may have been moved like this: by whole steps, to the first moment that is not past."""
+        now_ms, step = self._clock.wall_ms, asked - old.version.fire_at
+        graces = [form.grace_ms for form in self._forms[old.version.type] if form.misfire.policy == "coalesce"]
+        if became == asked or not graces or step <= 0 or now_ms - asked <= min(graces):
+            return False
+        self.counts["coalesced"] += 1
+        return (became - asked) % step == 0 and now_ms <= became < now_ms + step
 
     def _judge_counts(
         self,

@@ -18,6 +18,7 @@ from timerd.engine.timer import TimerType
 
 LATE_MS: Final = 250  # promise 3
 FORGIVEN_S: Final = 0.5  # a batch that was taken before the wall was set back may leave this much later,
+SHAKEN_S: Final = 2.0  # so long after a clock was set, how late something was when it was handed out is not known
 FORGIVEN_STALLED_S: Final = 15.0  # or this much on a disk that stalls
 
 
@@ -71,6 +72,8 @@ class Deliveries:
         self._forms: dict[str, list[TimerType]] = {}
         self._heard: set[str] = set()
         """Hosts from which something has come back since there was nothing under way to them."""
+        self.paused: dict[str, float] = {}
+        """Types that are known to be paused, and since when."""
         self._guessed_forms: set[str] = set()
         """Types whose last form was asked for, and perhaps refused: nobody knows what lateness would be."""
 
@@ -101,6 +104,7 @@ class Deliveries:
     def typed(self, type: TimerType) -> None:
         """The type is, or is about to be, this."""
         self._forms.setdefault(type.name, []).append(type)
+        self.paused.pop(type.name, None)
         self._guessed_forms.add(type.name)
         self._limits.maybe(type)
         for lane in [lane for lane in self._pauses if lane.partition(" ")[0] == type.name]:
@@ -143,9 +147,14 @@ class Deliveries:
         if since_s + SLACK_S < self._clock.lived_s < until_s - 0.01 and not self.excused:
             raise Violation(f"sent to {lane} {until_s - self._clock.lived_s:.3f} s before it wanted more")
         wall_ms = self._clock.wall_ms
+        if sent[0].attempt == 1:
+            lates = [wall_ms - max(timer.fire_at, timer.generation // 1000) for timer in sent]
+            shaken = self.excused > 0 or self._loop.time() - self._disturbed_at < SHAKEN_S
+            self._limits.caught_up(type, lates, (sent[0].id, sent[0].generation), stalled=shaken)
         for timer in sent:
             self._starts(type, timer, wall_ms, lane)
         self.counts["posts"] += 1
+        self.counts["caught up"] = self._limits.missed
 
     def asked_to_wait(self, lane: str, seconds: float) -> None:
         """A target has asked for a pause; what has been decided on may still leave."""
@@ -177,6 +186,7 @@ class Deliveries:
                 self._heard.discard(lane)  # with nothing under way it may be forgotten
         if open_posts + 1 >= min(form.max_in_flight for form in self._forms[type]):
             self.disturb(type)
+        self._limits.answered(type, (sent[0].id, sent[0].generation))
         for timer, what in zip(sent, said, strict=True):
             member = (timer.id, timer.generation)
             self._open.pop(timer.id, None)

@@ -3,6 +3,10 @@
 The types are followed from outside: what somebody has put, and what a process that starts has. While a put is under
 way, and for a moment after it, either form may be in force; a batch that was formed under the old one may still leave.
 
+First attempts that are overdue by more than the grace have limits of their own: a rate, half of the deliveries, and no
+on-time timer in their batches. How late one was when it was handed out shows only about at the target, so what is near
+the grace is judged as neither.
+
 The rate is the contract's: in any span of `t` seconds at most `rate * t + burst` timers. Between the decision to send
 and the sending a turn has to become durable, so a span is taken for that much longer.
 """
@@ -18,6 +22,7 @@ LINGER_S: Final = 1.0
 LINGER_STALLED_S: Final = 20.0
 BURST_S: Final = 0.1
 SLACK_S: Final = 0.15
+HANDED_OUT_MS: Final = 1_000  # from the decision that one is missed to its sending, at most
 
 
 class Limits:
@@ -28,11 +33,16 @@ class Limits:
         self._clock = clock
         self._forms: dict[str, list[tuple[TimerType, float]]] = {}  # with when it was replaced; for ever = it was not
         self._level: dict[str, tuple[float, float]] = {}  # timers that may pass, and when that was so
+        self._missed_level: dict[str, tuple[float, float]] = {}
+        self._missed: dict[str, set[tuple[str, int]]] = {}  # deliveries that catch up, by their first timers
+        self.missed = 0
+        """Timers of such deliveries."""
 
     def maybe(self, type: TimerType) -> None:
         """The type may be this from now on."""
         self._forms.setdefault(type.name, []).append((type, float("inf")))
         self._level.pop(type.name, None)
+        self._missed_level.pop(type.name, None)
 
     def known(self, type: TimerType) -> None:
         """The type is this, and nothing else."""
@@ -40,10 +50,13 @@ class Limits:
         old = [(form, min(until, now)) for form, until in self._forms.get(type.name, ()) if form != type]
         self._forms[type.name] = [*old[-4:], (type, float("inf"))]
         self._level.pop(type.name, None)
+        self._missed_level.pop(type.name, None)
 
     def started(self) -> None:
         """A process has begun, and has granted nothing yet."""
         self._level.clear()
+        self._missed_level.clear()
+        self._missed.clear()
 
     def shared(self, name: str, open_posts: int, *, stalled: bool) -> None:
         """A callback goes to a host, which has so many under way, this one included."""
@@ -60,16 +73,50 @@ class Limits:
             raise Violation(f"a batch of {timers} of {name}, which is {forms}")
         if open_posts > max(form.max_in_flight for form in forms):
             raise Violation(f"{open_posts} deliveries of {name} at once, which is {forms}")
-        rates = [form.max_per_second for form in forms]
+        self._spend(self._level, name, [form.max_per_second for form in forms], timers, stalled)
+
+    def caught_up(self, name: str, lates: list[int], first: tuple[str, int], *, stalled: bool) -> None:
+        """A delivery of first attempts starts, this much (ms) after they were due. `first` names it."""
+        since = self._loop.time() - (LINGER_STALLED_S if stalled else LINGER_S)
+        forms = [form for form, until in self._forms[name] if until >= since]
+        graces = [form.grace_ms for form in forms]
+        if max(lates) <= max(graces) + HANDED_OUT_MS:
+            return
+        if min(lates) <= min(graces) and not stalled:
+            raise Violation(f"on-time and missed timers of {name} share a batch: {sorted(lates)}")
+        if min(lates) <= max(graces) + HANDED_OUT_MS:
+            return
+        self.missed += len(lates)
+        under_way = self._missed.setdefault(name, set())
+        under_way.add(first)
+        most = max(max(1, form.max_in_flight // 2) for form in forms)
+        if len(under_way) > most and not stalled:
+            raise Violation(f"{len(under_way)} deliveries of {name} catch up at once, and {most} may")
+        rates = [form.misfire.max_per_second for form in forms]
+        self._spend(self._missed_level, name, rates, len(lates), stalled)
+
+    def answered(self, name: str, first: tuple[str, int]) -> None:
+        """A delivery has ended."""
+        self._missed.get(name, set()).discard(first)
+
+    def _spend(
+        self,
+        levels: dict[str, tuple[float, float]],
+        name: str,
+        rates: list[float | None],
+        timers: int,
+        stalled: bool,
+    ) -> None:
         known = [rate for rate in rates if rate is not None]
         if stalled or len(known) < len(rates):
-            self._level.pop(name, None)
+            levels.pop(name, None)
             return
         rate = max(known)
         most = max(1, int(rate * BURST_S)) + rate * SLACK_S + 1
         now_s = self._clock.lived_s
-        level, at = self._level.get(name, (most, now_s))
+        level, at = levels.get(name, (most, now_s))
         level = min(most, level + (now_s - at) * rate) - timers
         if level < 0:
-            raise Violation(f"{-level:.1f} timers of {name} more than {rate} a second")
-        self._level[name] = level, now_s
+            missed = "missed " if levels is self._missed_level else ""
+            raise Violation(f"{-level:.1f} {missed}timers of {name} more than {rate} a second")
+        levels[name] = level, now_s

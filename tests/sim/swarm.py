@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from timerd.engine.timer import RetryPolicy, TimerType
+from timerd.engine.timer import Misfire, RetryPolicy, TimerType
 
 KINDS_MIN: Final = 3  # of fault, that every run has
 
@@ -139,9 +139,21 @@ def draw(seed: int) -> Swarm:
     )
     hooks = Random(f"{seed} hooks")  # apart, so that a seed has what it would have without them
     if drawn.network or hooks.random() < 0.4:
-        return drawn
+        return _with_misfires(drawn, Random(f"{seed} misfires"))
     habits = _habits(hooks)._replace(calm=False, mixed=0.0, rearms=0.0, outages=hooks.choice([0, 1, 2, 3]))
-    return drawn._replace(types=[*drawn.types, _hooks(hooks)], habits={**drawn.habits, HOOKS: habits}, callbacks=True)
+    drawn = drawn._replace(types=[*drawn.types, _hooks(hooks)], habits={**drawn.habits, HOOKS: habits}, callbacks=True)
+    return _with_misfires(drawn, Random(f"{seed} misfires"))
+
+
+def _with_misfires(swarm: Swarm, r: Random) -> Swarm:
+    """Types that say what becomes of timers that are overdue, with graces that a restart is enough for."""
+    types = [msgspec.structs.replace(type, misfire=_misfire(r)) for type in swarm.types]
+    return swarm._replace(types=types) if r.random() < 0.7 else swarm
+
+
+def _misfire(r: Random) -> Misfire:
+    policy = r.choice(["fire", "fire", "drop", "coalesce"])
+    return Misfire(policy, r.choice([0, 300, 2_000, 60_000]), r.choice([None, 10.0, 40.0]))
 
 
 def _sometimes(r: Random, most: int) -> int:
@@ -208,6 +220,7 @@ def changed(r: Random, type: TimerType) -> TimerType:
         max_in_flight=other.max_in_flight,
         max_per_second=other.max_per_second,
         retry=other.retry,
+        misfire=_misfire(Random(f"{type.misfire} {other.batch_size} {other.max_lag_ms}")),
         signing_secrets=type.signing_secrets,
         state=type.state,
     )

@@ -282,14 +282,14 @@ class Targets:
         results: list[dict[str, Any]] = [{"id": "nobody", "status": "dead"}]
         said = []
         for timer in sent:
-            result, what = self._judge(timer.id, habits.rearms)
+            result, what = self._judge(timer, habits.rearms)
             said.append(what)
             if result is not None:
                 results.append(result)
         return Answer(200, JSON, msgspec.json.encode({"results": results})), said
 
-    def _judge(self, id: str, rearms: float) -> tuple[dict[str, Any] | None, Said]:
-        r = self._random
+    def _judge(self, timer: Sent, rearms: float) -> tuple[dict[str, Any] | None, Said]:
+        r, id = self._random, timer.id
         if self.healthy or (draw := r.random()) < 0.4:
             return r.choice([None, {"id": id, "status": "ok"}]), Said("ok")
         if draw < 0.4 + rearms:
@@ -300,7 +300,10 @@ class Targets:
             if r.random() < 0.5:
                 item["delay"] = delay_s = r.randint(0, 8)
                 return item, Said("rearm", -delay_s * 1000 - 1, payload)  # counted from when the node hears it
-            item["fire_at"] = fire_at = self._clock.wall_ms + r.randint(-1_000, 9_000)
+            fire_at = self._clock.wall_ms + r.randint(-1_000, 9_000)
+            if r.random() < 0.4:
+                fire_at = timer.fire_at + r.choice([100, 1_000, 7_000])  # a step on: it keeps its phase
+            item["fire_at"] = fire_at
             return item, Said("rearm", fire_at, payload)
         if draw < 0.9:
             return {"id": id, "status": "drop"}, Said("drop")

@@ -388,5 +388,8 @@ def _same(type: TimerType, reply: Reply) -> None:
     for field in ("name", "url", "kind", "batch_size", "max_in_flight", "max_per_second", "state"):
         if getattr(shown, field) != getattr(type, field):
             raise Violation(f"put {type}, stored {shown}")
+    for field in ("policy", "max_per_second"):
+        if shown.misfire[field] != getattr(type.misfire, field):
+            raise Violation(f"put {type}, stored {shown}")
     if shown.retry["max_attempts"] != type.retry.max_attempts:
         raise Violation(f"put {type}, stored {shown}")

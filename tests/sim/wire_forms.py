@@ -147,6 +147,7 @@ class TypeForm(msgspec.Struct, kw_only=True):
     max_in_flight: int
     max_per_second: float | None
     retry: dict[str, Any]
+    misfire: dict[str, Any]
     state: str
 
 
@@ -184,6 +185,11 @@ def type_body(type: TimerType) -> dict[str, Any]:
             "max_backoff": f"{retry.max_backoff_ms}ms",
             "multiplier": retry.multiplier,
             "jitter": retry.jitter,
+        },
+        "misfire": {
+            "policy": type.misfire.policy,
+            "grace": f"{type.misfire.grace_ms}ms",
+            "max_per_second": type.misfire.max_per_second,
         },
         "signing_secrets": list(type.signing_secrets),
         "state": type.state,

@@ -247,5 +247,8 @@ class Operator:
     async def _set_state(self, name: str, state: str) -> None:
         world = self._world
         world.checker.disturb(name)
-        await world.call(lambda wire: wire.set_type_state(name, state))
+        world.checker.paused.pop(name, None)
+        done = await world.call(lambda wire: wire.set_type_state(name, state), nothing=False)
+        if done is None and state == "paused":
+            world.checker.paused[name] = world.loop.time()
         world.checker.disturb(name)

@@ -365,6 +365,7 @@ class World:
         for type in self.swarm.types:
             if type.name not in self.node_types():
                 await self.put(type)
+            self.checker.paused.pop(type.name, None)
             await self.call(lambda wire, name=type.name: wire.set_type_state(name, "active"))
             self.checker.disturb(type.name)
 
