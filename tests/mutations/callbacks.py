@@ -69,8 +69,8 @@ PLANTED: Final = (
         "parked-is-never-early",
         "what is parked stays so when the wall clock goes back behind its time",
         "timerd/engine/lane.py",
-        "        self._due.push(early)\n        self._unpark_early(wall_ms)\n        self.changed = True\n",
-        "        self._due.push(early)\n        self.changed = True\n",
+        "        self._first = None\n        self._unpark_early(wall_ms)\n",
+        "        self._first = None\n",
         Pytest(SHARD, because="something must wait for its host, and not be due, when the wall goes back"),
     ),
     Mutation(

@@ -17,8 +17,8 @@ PLANTED: Final = (
         "due-in-the-next-millisecond",
         "a bin whose millisecond is the next one is opened already",
         "timerd/engine/due.py",
-        "while ticks and ticks[0] <= now and len(overdue) < enough:",
-        "while ticks and ticks[0] <= now + 1 and len(overdue) < enough:",
+        "while ticks and ticks[0] <= now and left > 0:",
+        "while ticks and ticks[0] <= now + 1 and left > 0:",
         Simulator(150),
     ),
     Mutation(
@@ -108,8 +108,8 @@ PLANTED: Final = (
         "rate-not-spent",
         "what leaves is not taken off the rate's allowance",
         "timerd/engine/flow.py",
-        "                self._rate.spend(count)\n",
-        "                self._rate.spend(0)\n",
+        "                rate.spend(count)\n",
+        "                rate.spend(0)\n",
         Pytest(
             "tests/engine/test_dispatcher.py",
             "tests/engine/test_flow.py",

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tests.mutations import callbacks, delivery, engine, recovery, storage
+from tests.mutations import callbacks, delivery, engine, misfires, recovery, storage
 from tests.mutations.mutation import Mutation
 
 ALL: Final[tuple[Mutation, ...]] = (
@@ -11,4 +11,5 @@ ALL: Final[tuple[Mutation, ...]] = (
     *engine.PLANTED,
     *delivery.PLANTED,
     *callbacks.PLANTED,
+    *misfires.PLANTED,
 )

@@ -163,11 +163,8 @@ class Lane:
                 self._put_back([timer])
         if (room := self.batch_size - self._ready_count - len(self._urgent)) > 0:
             ready: list[Timer] = []
-            for timer in self._due.pop_due(room):
-                if blocked and timer.id in blocked:
-                    timer.state = HELD
-                    held[timer.id] = timer
-                elif timer.state == URGENT:
+            for timer in _not_blocked(self._due.pop_due(room), held, blocked):
+                if timer.state == URGENT:
                     timer.state = READY
                     self._urgent[timer.id] = timer
                 else:
@@ -385,13 +382,9 @@ class Lane:
     def _pop_missed(self, count: int, held: dict[str, Timer], blocked: set[str]) -> None:
         """Let up to `count` of the missed be ready."""
         if self._due.has_missed and (room := count - len(self._missed)) > 0:
-            for timer in self._due.pop_missed(room):
-                if blocked and timer.id in blocked:
-                    timer.state = HELD
-                    held[timer.id] = timer
-                else:
-                    timer.state = READY
-                    self._missed[timer.id] = timer
+            for timer in _not_blocked(self._due.pop_missed(room), held, blocked):
+                timer.state = READY
+                self._missed[timer.id] = timer
 
     def _put_back(self, timers: list[Timer]) -> None:
         """What is ready waits in the due order again; the caller takes stale ones off the ready list."""
@@ -417,3 +410,17 @@ class Lane:
         if queue is None:
             queue = self._retries[failure.limit] = RetryQueue(failure.limit)
         heappush(queue.waiting, (failure.since + failure.gap_ms, timer.generation, timer, failure))
+
+
+def _not_blocked(timers: list[Timer], held: dict[str, Timer], blocked: set[str]) -> list[Timer]:
+    """Those that may go; one whose id is in an open delivery goes to `held` instead."""
+    if not blocked:
+        return timers
+    free = []
+    for timer in timers:
+        if timer.id in blocked:
+            timer.state = HELD
+            held[timer.id] = timer
+        else:
+            free.append(timer)
+    return free
