@@ -125,6 +125,7 @@ def test_a_type_from_put_to_delete(cli: Cli, target: str) -> None:
         cli("type", "put", "whole", "--url", target, "--max-lag", "250ms", "--batch-size", "7",
             "--max-per-second", "9.5", "--max-attempts", "3", "--min-backoff", "2", "--max-backoff", "1m",
             "--multiplier", "3", "--jitter", "0", "--request-timeout", "5s", "--max-in-flight", "2",
+            "--misfire", "coalesce", "--misfire-grace", "30s", "--misfire-max-per-second", "5",
             "--secret", "whsec_" + "QUJD" * 8, "--header", "X-A: b", "--paused")
     )  # fmt: skip
     assert put == told(cli("type", "get", "whole"))
@@ -136,6 +137,7 @@ def test_a_type_from_put_to_delete(cli: Cli, target: str) -> None:
         "multiplier": 3.0,
         "jitter": 0.0,
     }
+    assert put["misfire"] == {"policy": "coalesce", "grace": "30s", "max_per_second": 5.0}
     assert (put["headers"], len(put["signing_secrets"])) == ({"X-A": "***"}, 1)
     again = told(cli("type", "put", "whole", "--url", target))
     assert (again["batch_size"], again["state"], len(again["signing_secrets"])) == (800, "active", 1)
