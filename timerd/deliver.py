@@ -38,6 +38,7 @@ from yarl import URL
 from timerd.engine.address import Targets
 from timerd.guard import ForbiddenAddress, GuardedResolver, LookUp, open_socket
 from timerd.ports import Answer, Request
+from timerd.wording import wording
 
 KEEP_ALIVE_S: Final = 4.0  # shorter than the 5 s after which uvicorn and node close: we let go first, and lose nothing
 STALLED_S: Final = 0.1  # a deadline that is seen so late was not looked for: the process stood still
@@ -91,8 +92,7 @@ class HttpDeliver:
             # The last three are what a URL or a header that can't be sent raises; nothing has left then.
             if isinstance(cause := getattr(error, "os_error", error), ForbiddenAddress):
                 return Answer(error="forbidden", detail=str(cause)[:DETAIL_CHARS_MAX])
-            detail = str(error) or type(error).__name__
-            return Answer(error="lost" if body.left else "connect", detail=detail[:DETAIL_CHARS_MAX])
+            return Answer(error="lost" if body.left else "connect", detail=wording(error)[:DETAIL_CHARS_MAX])
 
     async def close(self) -> None:
         """Let go of all connections."""
