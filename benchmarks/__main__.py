@@ -1,4 +1,4 @@
-"""`python -m benchmarks arm|arm-one|fire|callback|rearm|memory|bodies|bodies-60-days|restart|idle|all`.
+"""`python -m benchmarks arm|arm-one|fire|fairness|callback|rearm|memory|bodies|bodies-60-days|restart|idle|all`.
 
 Measures, prints a table, and writes JSON if asked.
 
@@ -16,16 +16,29 @@ from pathlib import Path
 import msgspec
 import uvloop
 
-from benchmarks import arm, arm_one, bodies, bodies_60_days, callback, fire, idle, memory, rearm, restart
+from benchmarks import arm, arm_one, bodies, bodies_60_days, callback, fairness, fire, idle, memory, rearm, restart
 from benchmarks.figure import Figure, Round, gather, load, show
 from benchmarks.server import LOAD_CORE, SERVER_CORE, Place
 
 Rounds = Callable[[Place], Awaitable[Round]]
-NAMES = ("arm", "arm-one", "fire", "callback", "rearm", "memory", "bodies", "bodies-60-days", "restart", "idle")
+NAMES = (
+    "arm",
+    "arm-one",
+    "fire",
+    "fairness",
+    "callback",
+    "rearm",
+    "memory",
+    "bodies",
+    "bodies-60-days",
+    "restart",
+    "idle",
+)
 ROUNDS: dict[str, Rounds] = {
     "arm": arm.run,
     "arm-one": arm_one.run,
     "fire": fire.run,
+    "fairness": fairness.run,
     "callback": callback.run,
     "memory": memory.run,
     "bodies": bodies.run,

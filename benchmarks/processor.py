@@ -26,6 +26,8 @@ class Taker:
         self.batches = 0
         self.last_at_ms = 0
         self.url = ""
+        self.after_s = 0.0
+        """It answers so much later."""
 
     def answer(self, body: bytes) -> bytes:
         self.timers += body.count(b'"generation":')
@@ -122,7 +124,15 @@ class _Exchange(asyncio.Protocol):
             body = bytes(received[self._start : self._end])
             received.clear()
             self._end = 0
-            self._transport.write(self._processor.answer(body))
+            answer = self._processor.answer(body)
+            if self._processor.after_s:
+                asyncio.get_running_loop().call_later(self._processor.after_s, self._write, answer)
+            else:
+                self._write(answer)
+
+    def _write(self, answer: bytes) -> None:
+        if not self._transport.is_closing():
+            self._transport.write(answer)
 
 
 @contextlib.asynccontextmanager
