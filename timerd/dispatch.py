@@ -8,7 +8,7 @@ that there is one way in which anything is ever decided.
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import structlog
@@ -19,7 +19,8 @@ from timerd.engine.answer import Accepted, Failed, Limits, read_answer
 from timerd.engine.backoff import backoff_ms
 from timerd.engine.batch import Batch, answer_bytes_max, batch_id, encode_body, plain_headers
 from timerd.engine.callback import is_request
-from timerd.engine.command import PauseType, Post, SendSettle, SendTake, Sort
+from timerd.engine.command import PauseType, Post, SendSettle, SendTake, Sort, TargetTurned
+from timerd.engine.condition import Condition, HostsCondition
 from timerd.engine.dispatcher import Dispatcher
 from timerd.engine.effect import Effect, Ready, Settled, Taken
 from timerd.engine.message import BodyLost, ItemResult, Message, Settle
@@ -31,17 +32,27 @@ from timerd.lag import LagSamples
 from timerd.ports import Clock, Deliver, Log, Request
 from timerd.references import References, Unresolved, names_any
 from timerd.report import LagWindow
+from timerd.room import Room
 from timerd.runner import Runner
 from timerd.signing import sign
 from timerd.tallies import Delivered
+from timerd.targets import hosts_report, target_report
 from timerd.troubles import Troubles
 from timerd.upkeep import Upkeep
 
+TURN_TIMERS: Final = 4_800  # some 10 ms of work: beside two or three of them the cost of a turn itself is small
 STUCK_MS: Final = 60_000  # batches that could leave and don't for so long are a fault of ours
 REMOVED: Final = Failed("the type was removed", retry_after_ms=1_000)  # while a batch of it was being put together
 SETTLE_BYTES: Final = 32  # what an ended timer takes in a frame beside a re-arm's payload
 
 log = structlog.get_logger()
+
+
+class _Prepared(NamedTuple):
+    """What can be sent."""
+
+    batch: Batch
+    request: Request
 
 
 class Dispatch:
@@ -72,13 +83,14 @@ class Dispatch:
         self._pause = pause
         self._fail = fail
         self._limits = Limits(settings.max_payload_bytes, settings.max_horizon_ms, settings.max_retry_after_ms)
-        self._dispatcher = Dispatcher()
+        self._dispatcher = Dispatcher(TURN_TIMERS)
         self._types: Mapping[str, TimerType] = {}
         self._lags: dict[str, LagSamples] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._placed: dict[int, Counter[int]] = {}  # batch_no -> body segments of its answer's re-arms
         self._idle = asyncio.Event()
         self._overdue_since: int | None = None
+        self._room = Room()
         self._troubles = Troubles()
         self._references = References()
         self._callbacks = CallbackDeliveries(
@@ -99,6 +111,7 @@ class Dispatch:
     def on_effects(self, now: Now, effects: Sequence[Effect]) -> int | None:
         """Tell the dispatcher what has become durable, and do what it wants now. The ms until it wants to go on."""
         dispatcher = self._dispatcher
+        dispatcher.renew()
         for effect in effects:
             if isinstance(effect, Ready):
                 dispatcher.ready(effect)
@@ -164,17 +177,20 @@ class Dispatch:
 
     def delivered(self) -> dict[str, Delivered]:
         """What is counted here, by type."""
-        boot_s = self._clock.now().boot_ms // 1000
+        now = self._clock.now()
+        conditions = self._dispatcher.conditions(now.boot_ms)
         found = {}
         for name, stats in self._dispatcher.stats().items():
-            lags = self._lags.get(name)
+            lags, how = self._lags.get(name), conditions.get(name)
             found[name] = Delivered(
                 stats.batches,
                 stats.batch_timers,
                 stats.unnamed,
                 stats.coalesced,
                 "open" if stats.breaker_open else "closed",
-                lags.report(boot_s) if lags else LagWindow(),
+                lags.report(now.boot_ms // 1000) if lags else LagWindow(),
+                target_report(now, how) if isinstance(how, Condition) else None,
+                hosts_report(now, how) if isinstance(how, HostsCondition) else None,
             )
         return found
 
@@ -211,6 +227,8 @@ class Dispatch:
                         self._start(self._sort(batch))
                     case PauseType(name, reason):
                         self._pause(name, reason)
+                    case TargetTurned():
+                        self._troubles.turned(now.boot_ms, command)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -228,9 +246,25 @@ class Dispatch:
             self._start(self._callbacks.send(type, batch, timer, request))
 
     async def _attempt(self, batch: Batch) -> None:
-        bodies = None
-        if apart := [timer for timer in batch.timers if timer.payload.__class__ is BodyRef]:
-            batch, bodies = await self._with_bodies(batch, apart)
+        if (known := self._types.get(batch.type)) is not None:
+            await self._references.resolve(known)  # a disk that hangs is waited for before there is room
+        apart = [timer for timer in batch.timers if timer.payload.__class__ is BodyRef]
+        if not apart:
+            await self._exchange(await self._prepare(batch, None))
+            return
+        size = sum([timer.payload.length for timer in apart if isinstance(timer.payload, BodyRef)])
+        await self._room.enter(batch.type, size)
+        try:
+            try:
+                prepared = await self._prepare(*await self._with_bodies(batch, apart))
+            finally:
+                self._room.fetched()
+            await self._exchange(prepared)
+        finally:
+            self._room.leave(batch.type, size)
+
+    async def _prepare(self, batch: Batch, bodies: dict[str, bytes] | None) -> _Prepared | None:
+        """The request of a batch. None: it is not to be sent, and the dispatcher knows."""
         known = self._types.get(batch.type)
         type = None if known is None else await self._references.resolve(known)
         known = self._types.get(batch.type)
@@ -238,10 +272,10 @@ class Dispatch:
             # It may have gone, or changed kind, while payloads and secrets were read.
             self._dispatcher.answered(self._clock.now(), batch.batch_no, REMOVED, self._random())
             self._runner.ring()
-            return
+            return None
         if isinstance(type, Unresolved):
             self._hold(known, batch, type)
-            return
+            return None
         request = build_request(type, batch, self._clock.now(), bodies) if batch.timers else None
         # A request's first byte is in no ASCII, so most batches need no closer look.
         if request is not None and not request.body.isascii() and (misfits := _requests(batch, bodies)):
@@ -250,7 +284,14 @@ class Dispatch:
         if request is None:
             self._dispatcher.emptied(batch.batch_no)
             self._runner.ring()
+            return None
+        return _Prepared(batch, request)
+
+    async def _exchange(self, prepared: _Prepared | None) -> None:
+        """Send it, and let what comes of it be judged."""
+        if prepared is None:
             return
+        batch, request = prepared
         now = self._clock.now()
         if not batch.tried_at:
             self._lags.setdefault(batch.type, LagSamples()).add(now.boot_ms // 1000, now.wall_ms, batch.timers)
@@ -272,7 +313,7 @@ class Dispatch:
             outcome = await self._store_payloads(batch, outcome)
             now = self._clock.now()
         else:
-            self._troubles.failed(now.boot_ms, batch.type, type.url, outcome.error, len(batch.timers))
+            self._troubles.failed(now.boot_ms, batch.type, request.url, outcome.error, len(batch.timers))
         self._dispatcher.answered(now, batch.batch_no, outcome, self._random())
         self._pump(now)
 

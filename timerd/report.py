@@ -13,6 +13,39 @@ class LagWindow(msgspec.Struct, frozen=True):
     max_ms: float | None = None
 
 
+class TargetReport(msgspec.Struct, frozen=True):
+    """How a target is: a type's processor, or a host of callbacks. Times are Unix ms."""
+
+    breaker: str
+    """closed | open | probing"""
+    window: int
+    """Requests that may be under way now,"""
+    bound: int
+    """of so many that are configured."""
+    held_until: int | None = None
+    next_probe_at: int | None = None
+    reason: str = ""
+    since: int | None = None
+    """Of a host: when its trouble began."""
+    host: str = ""
+
+    @property
+    def slowed(self) -> bool:
+        """Whether it gets less than is configured, and is not down."""
+        return self.breaker == "closed" and self.window < self.bound
+
+
+class HostsReport(msgspec.Struct, frozen=True):
+    """How the hosts of a callback type are."""
+
+    known: int
+    open: int
+    slowed: int
+    held: int
+    troubled: list[TargetReport]
+    """Those longest in trouble."""
+
+
 class TypeReport(msgspec.Struct, frozen=True):
     """One type over all shards. The counts are since the data directory began, the rest since the process did."""
 
@@ -41,6 +74,20 @@ class TypeReport(msgspec.Struct, frozen=True):
     breaker: str = "closed"
     """closed | open"""
     lag: LagWindow = LagWindow()
+    target: TargetReport | None = None
+    """Of a processor."""
+    hosts: HostsReport | None = None
+    """Of callbacks."""
+
+    @property
+    def slowed(self) -> int:
+        """How many targets get less than is configured."""
+        return self.hosts.slowed if self.hosts else int(self.target is not None and self.target.slowed)
+
+    @property
+    def held(self) -> int:
+        """How many targets get nothing for a while."""
+        return self.hosts.held if self.hosts else int(self.target is not None and self.target.held_until is not None)
 
 
 class ShardReport(msgspec.Struct, frozen=True):

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from timerd.engine.message import ShardTally, TypeTally
-from timerd.report import LagWindow, TypeReport
+from timerd.report import HostsReport, LagWindow, TargetReport, TypeReport
 
 SUMMED: Final = (
     "armed", "revived", "fired", "cancelled", "replaced", "dead", "purged", "superseded", "retried",
@@ -21,6 +21,8 @@ class Delivered(NamedTuple):
     coalesced: int = 0
     breaker: str = "closed"
     lag: LagWindow = LagWindow()
+    target: TargetReport | None = None
+    hosts: HostsReport | None = None
 
 
 NOTHING: Final = Delivered()

@@ -46,6 +46,13 @@ TYPE_METRICS: Final = (
     OfType("timerd_retrying", "Timers that wait for another attempt.", lambda r: r.retrying, counts=False),
     OfType("timerd_dead_letters", "Dead letters kept.", lambda r: r.dead_letters, counts=False),
     OfType("timerd_breaker_open", "1 while the target counts as down.", lambda r: r.breaker == "open", counts=False),
+    OfType("timerd_slowed", "Targets that get fewer requests at once than may be.", lambda r: r.slowed, counts=False),
+    OfType(
+        "timerd_held",
+        "Targets that get nothing until a set time.",
+        lambda r: r.held,
+        counts=False,
+    ),
 )
 DROPPED: Final = ("timerd_dropped", "Generations dropped, by reason.")
 LAG: Final = ("timerd_lag_seconds", "From due to the start of delivery over the last minute; quantile 1 is the worst.")

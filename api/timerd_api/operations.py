@@ -7,8 +7,9 @@ from fastapi import APIRouter, Request, Response
 from msgspec import structs
 
 from timerd.engine.instant import format_instant
-from timerd.report import NodeTally, TypeReport
+from timerd.report import HostsReport, NodeTally, TargetReport, TypeReport
 from timerd_api.body import answer
+from timerd_api.condition_schema import HostItem, HostsItem, TargetItem
 from timerd_api.exposition import MEDIA_TYPE, Exposition
 from timerd_api.schema import Health, LagItem, Readiness, ShardItem, ShardList, Stats, StatusItem, TypeStats
 from timerd_api.service import Service
@@ -38,7 +39,26 @@ def type_stats(report: TypeReport) -> TypeStats:
         coalesced=report.coalesced,
         breaker=report.breaker,  # type: ignore[arg-type]  # the node's words are the wire's
         lag=LagItem(report.lag.p50_ms, report.lag.p99_ms, report.lag.max_ms),
+        target=_target(report.target) if report.target else None,
+        hosts=_hosts(report.hosts) if report.hosts else None,
     )
+
+
+def _instant(wall_ms: int | None) -> str | None:
+    return None if wall_ms is None else format_instant(wall_ms)
+
+
+def _target(of: TargetReport) -> TargetItem:
+    held_until, next_probe_at = _instant(of.held_until), _instant(of.next_probe_at)
+    return TargetItem(of.breaker, of.window, of.bound, held_until, next_probe_at, of.reason)  # type: ignore[arg-type]
+
+
+def _hosts(of: HostsReport) -> HostsItem:
+    troubled = []
+    for host in of.troubled:
+        seen = structs.asdict(_target(host))
+        troubled.append(HostItem(host=host.host, since=_instant(host.since), **seen))
+    return HostsItem(of.known, of.open, of.slowed, of.held, troubled)
 
 
 def add_routes(router: APIRouter, service: Service) -> None:

@@ -12,6 +12,8 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 
 from timerd.engine.secrecy import masked_repr
 from timerd.engine.timer import MAX_GENERATION
+from timerd_api import condition_schema
+from timerd_api.condition_schema import HostsItem, TargetItem
 from timerd_api.request_schema import RequestBody, RequestItem
 
 ITEMS_MAX: Final = 10_000
@@ -20,7 +22,7 @@ PAGE_SIZE: Final = 100
 
 Id = Annotated[str, Meta(min_length=1, max_length=256, description="1 to 256 bytes of UTF-8, no control characters")]
 TypeName = Annotated[str, Meta(description="[a-z][a-z0-9_.-]{0,63}")]
-Instant = Annotated[str, Meta(description="RFC 3339, UTC, milliseconds", examples=["2026-11-30T08:00:00.123Z"])]
+Instant = condition_schema.Instant
 # Anything, as far as the decoder goes: what it is not is said by who reads it, with a hint at what was perhaps meant.
 FireAt = Annotated[
     Any,
@@ -460,6 +462,8 @@ class TypeStats(msgspec.Struct):
     coalesced: int
     breaker: Literal["closed", "open"]
     lag: LagItem
+    target: TargetItem | None
+    hosts: HostsItem | None
 
 
 class Stats(msgspec.Struct):

@@ -5,7 +5,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.api.fake_service import FakeService
 from timerd.engine.timer import TimerType
-from timerd.report import TypeReport
+from timerd.report import HostsReport, TargetReport, TypeReport
+from timerd_api.condition_schema import HostItem, TargetItem
+from timerd_api.operations import type_stats
 
 
 async def test_probes(client: httpx.AsyncClient, service: FakeService) -> None:
@@ -42,6 +44,21 @@ async def test_stats(client: httpx.AsyncClient, service: FakeService) -> None:
     assert types["idle"]["lag"] == {"p50_ms": None, "p99_ms": None, "max_ms": None}
     named = set(TypeReport.__struct_fields__) - {"batch_timers"} | {"mean_batch_size"}
     assert set(types["poll"]) == named, "every count of a report is shown"
+
+
+def test_how_targets_are_is_shown() -> None:
+    held = TargetReport("closed", 2, 4, 1_796_025_600_000, None, "HTTP 429", 1_796_025_500_000, "https://a:443")
+    of_processor = type_stats(TypeReport(target=TargetReport("probing", 1, 16)))
+    assert of_processor.target == TargetItem("probing", 1, 16, None, None, "")
+    assert of_processor.hosts is None
+    report = TypeReport(hosts=HostsReport(3, 0, 1, 1, [held]))
+    shown = type_stats(report).hosts
+    assert shown is not None
+    until = "2026-11-30T08:00:00.000Z"
+    assert shown.troubled == [
+        HostItem("https://a:443", "2026-11-30T07:58:20.000Z", "closed", 2, 4, until, None, "HTTP 429")
+    ]
+    assert (report.slowed, report.held) == (1, 1)
 
 
 async def test_metrics_balance_by_themselves(client: httpx.AsyncClient, service: FakeService) -> None:

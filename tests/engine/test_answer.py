@@ -99,12 +99,12 @@ def test_json_over_the_limit_is_a_failure() -> None:
 
 @pytest.mark.parametrize("status", [300, 301, 302, 303, 307, 308, 400, 401, 404, 408, 422, 429, 500, 501, 505, 599])
 def test_any_other_status_is_a_failure_of_the_batch(status: int) -> None:
-    assert read(status, "{}") == Failed(f"HTTP {status}: {{}}")
+    assert read(status, "{}") == Failed(f"HTTP {status}: {{}}", refused=status == 429)
 
 
 @pytest.mark.parametrize("status", [502, 503, 504])
 def test_a_proxy_that_has_no_target_is_a_sign_of_a_down_one(status: int) -> None:
-    assert read(status) == Failed(f"HTTP {status}", suspect=True)
+    assert read(status) == Failed(f"HTTP {status}", suspect=True, refused=status == 503)
 
 
 def test_410_is_gone() -> None:
@@ -137,13 +137,13 @@ def test_no_retry_says_nothing_on_success_and_nothing_when_it_is_not_true() -> N
     ],
 )
 def test_retry_after(value: str, ms: int) -> None:
-    assert read(429, headers={"retry-after": value}) == Failed("HTTP 429", retry_after_ms=ms)
-    assert read(503, headers={"retry-after": value}) == Failed("HTTP 503", suspect=True, retry_after_ms=ms)
+    assert read(429, headers={"retry-after": value}) == Failed("HTTP 429", refused=True, retry_after_ms=ms)
+    assert read(503, headers={"retry-after": value}) == Failed("HTTP 503", True, refused=True, retry_after_ms=ms)
 
 
 @pytest.mark.parametrize("value", ["", "soon", "-1", "1.5", "1e3", "٣", "NaN", "Mon, 99 Nov 2026 08:01:00 GMT"])
 def test_retry_after_that_is_nonsense_is_ignored(value: str) -> None:
-    assert read(429, headers={"retry-after": value}) == Failed("HTTP 429")
+    assert read(429, headers={"retry-after": value}) == Failed("HTTP 429", refused=True)
 
 
 def test_retry_after_means_nothing_elsewhere() -> None:

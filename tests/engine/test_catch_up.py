@@ -56,6 +56,15 @@ def test_at_least_one_request_is_for_catch_up(max_in_flight: int) -> None:
     assert limits(flow) == [MISSED]
 
 
+def test_of_a_target_that_is_slowed_down_it_has_half_as_well() -> None:
+    flow = flow_of(max_in_flight=16)
+    flow.pace.window = 4
+    ready(flow, MISSED, 50)
+    assert limits(flow) == [MISSED, MISSED]
+    ready(flow, 0, 50)
+    assert limits(flow) == [0, 0]
+
+
 def test_one_choice_in_a_few_is_for_catch_up_whatever_is_on_time() -> None:
     flow = flow_of(max_in_flight=4)
     ready(flow, 0, 50)

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from timerd.engine.answer import Accepted, Failed, Outcome
 from timerd.engine.backoff import backoff_ms
 from timerd.engine.batch import Batch
-from timerd.engine.dispatcher import Dispatcher, PauseType, Post, SendSettle, SendTake
+from timerd.engine.command import PauseType, Post, SendSettle, SendTake, TargetTurned
+from timerd.engine.dispatcher import Dispatcher
 from timerd.engine.effect import Ready, Settled, Taken
 from timerd.engine.message import ItemResult, Settle, Take
 from timerd.engine.now import Now
@@ -138,6 +139,7 @@ class World:
         self.answers: list[tuple[int, int, Batch]] = []
         """(boot ms, batch number, batch) of the POSTs under way."""
         self.posts: list[tuple[int, Batch]] = []
+        self.turned: list[TargetTurned] = []
         self.takes: list[tuple[int, int, Take]] = []
         self.settles: list[Settle] = []
         self.paused: list[str] = []
@@ -200,6 +202,8 @@ class World:
                     self.dispatcher.settled(settled)
                 else:
                     self.hold_settled.append(settled)
+            case TargetTurned():
+                self.turned.append(command)
             case PauseType(name, _):
                 self.paused.append(name)
             case _:

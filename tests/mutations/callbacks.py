@@ -53,8 +53,8 @@ PLANTED: Final = (
         "hosts-never-forgotten",
         "a host that is well stays in memory",
         "timerd/engine/gate.py",
-        "            self._hosts.pop(host.name, None)\n            return\n",
-        "            return\n",
+        "            if self._hosts.pop(host.name, None) and host.pace.slowed:\n",
+        "            if host.pace.slowed:\n",
         Pytest(WORLD, because="it does not look at memory"),
     ),
     Mutation(

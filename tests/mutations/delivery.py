@@ -73,8 +73,8 @@ PLANTED: Final = (
         "one-slot-too-many",
         "one delivery more than max_in_flight is begun",
         "timerd/engine/flow.py",
-        "len(self.open) >= type.max_in_flight:",
-        "len(self.open) > type.max_in_flight:",
+        "len(self.open) >= self._slots(type):",
+        "len(self.open) > self._slots(type):",
         Simulator(20),
     ),
     Mutation(

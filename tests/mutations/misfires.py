@@ -48,8 +48,8 @@ PLANTED: Final = (
         "catch-up-takes-it-all",
         "what catches up may hold every request of its type",
         "timerd/engine/catchup.py",
-        "self._half = max(1, type.max_in_flight // 2) if type else 1",
-        "self._half = type.max_in_flight if type else 1",
+        "return max(0, max(1, slots // 2) - in_flight)",
+        "return max(0, slots - in_flight)",
         Simulator(60),
     ),
     Mutation(

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tests.mutations import callbacks, delivery, engine, misfires, recovery, storage
+from tests.mutations import callbacks, delivery, engine, flow_control, misfires, recovery, storage
 from tests.mutations.mutation import Mutation
 
 ALL: Final[tuple[Mutation, ...]] = (
@@ -12,4 +12,5 @@ ALL: Final[tuple[Mutation, ...]] = (
     *delivery.PLANTED,
     *callbacks.PLANTED,
     *misfires.PLANTED,
+    *flow_control.PLANTED,
 )

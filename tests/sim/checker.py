@@ -278,9 +278,10 @@ class Checker(Deliveries):
             raise Violation(f"dropped for {reason}: {old}")
         self._settled(old, "drop")
 
-    def retried(self, old: Entry, error: str) -> None:
+    def retried(self, old: Entry, error: str, counted: bool) -> None:
         allowed = ("retry", "fail", "rearm") if error.startswith("re-arm") else ("retry", "fail")
-        self._settled(old, *allowed)
+        if self._settled(old, *allowed).spared and counted:
+            raise Violation(f"a target that asked for a pause costs an attempt: {old}")
         self.counts["retries"] += 1
 
     def buried(self, old: Entry, attempted: bool, error: str) -> None:

@@ -12,7 +12,8 @@ from typing import Final, NamedTuple
 
 from tests.sim.clock import SimClock
 from tests.sim.ledger import Entry, Ledger, Version, Violation
-from tests.sim.limits import SLACK_S, Limits
+from tests.sim.limits import Limits
+from tests.sim.spared import Spared
 from timerd.engine.ring import RingTable, slot_of
 from timerd.engine.timer import TimerType
 
@@ -30,6 +31,8 @@ class Said(NamedTuple):
     fire_at: int = 0
     payload: bytes | None = None
     no_retry: bool = False
+    spared: bool = False
+    """It costs no attempt."""
 
 
 class Sent(NamedTuple):
@@ -57,7 +60,7 @@ class Deliveries:
         self._ledger = ledger
         self._shards = table.shards
         self._limits = Limits(loop, clock)
-        self._pauses: dict[str, tuple[float, float]] = {}  # boot time until which, and since when
+        self._spared = Spared(lambda: clock.lived_s)
         self._open: dict[str, int] = {}
         self._ended_at: dict[str, float] = {}
         self._ended_lived_s: dict[tuple[str, int], float] = {}
@@ -82,7 +85,7 @@ class Deliveries:
     def starting(self) -> None:
         """A process begins: retries count their gaps anew."""
         self._started_s = self._clock.lived_s
-        self._pauses.clear()
+        self._spared.forget()
 
     def started(self, types: Mapping[str, TimerType]) -> None:
         """It can be called, and these are its types."""
@@ -107,8 +110,7 @@ class Deliveries:
         self.paused.pop(type.name, None)
         self._guessed_forms.add(type.name)
         self._limits.maybe(type)
-        for lane in [lane for lane in self._pauses if lane.partition(" ")[0] == type.name]:
-            del self._pauses[lane]
+        self._spared.forget(type.name)
         self.disturb(type.name)
 
     def type_done(self, type: TimerType) -> None:
@@ -143,9 +145,7 @@ class Deliveries:
             raise Violation(f"first attempts and retries share a batch: {[(t.id, t.attempt) for t in sent]}")
         if open_posts >= min(form.max_in_flight for form in self._forms[type]):
             self.disturb(type)
-        until_s, since_s = self._pauses.get(lane, (0.0, 0.0))
-        if since_s + SLACK_S < self._clock.lived_s < until_s - 0.01 and not self.excused:
-            raise Violation(f"sent to {lane} {until_s - self._clock.lived_s:.3f} s before it wanted more")
+        self._spared.posted(lane, sent[0].id, excused=self.excused > 0)
         wall_ms = self._clock.wall_ms
         if sent[0].attempt == 1:
             lates = [wall_ms - max(timer.fire_at, timer.generation // 1000) for timer in sent]
@@ -158,8 +158,7 @@ class Deliveries:
 
     def asked_to_wait(self, lane: str, seconds: float) -> None:
         """A target has asked for a pause; what has been decided on may still leave."""
-        now_s = self._clock.lived_s
-        self._pauses[lane] = max(self._pauses.get(lane, (0.0, 0.0)), (now_s + seconds, now_s))
+        self._spared.asked_to_wait(lane, seconds)
 
     def arrived(self, sent: Sequence[Sent]) -> None:
         """A target has a delivery in its hands."""
@@ -187,6 +186,7 @@ class Deliveries:
         if open_posts + 1 >= min(form.max_in_flight for form in self._forms[type]):
             self.disturb(type)
         self._limits.answered(type, (sent[0].id, sent[0].generation))
+        self._spared.answered(lane, sent[0].id, taken=all(what.what != "fail" for what in said))
         for timer, what in zip(sent, said, strict=True):
             member = (timer.id, timer.generation)
             self._open.pop(timer.id, None)

@@ -1,6 +1,6 @@
 """What stands in for constants and functions of the product while a run is made, and the loop of the run.
 
-Three constants are part of the draw. The functions are those that always give the same and take longer than much of
+Some constants are part of the draw. The functions are those that always give the same and take longer than much of
 a run. Everything is put back at the end.
 """
 
@@ -20,7 +20,7 @@ from fastapi.dependencies import models
 from tests.sim.loop import VirtualLoop
 from tests.sim.machine import make_task
 from tests.sim.swarm import Swarm
-from timerd import boot, upkeep
+from timerd import boot, dispatch, upkeep
 from timerd.engine import shard
 from timerd.engine.ring import RingTable, build_table
 from timerd_api import contract_page, openapi, turns
@@ -70,6 +70,7 @@ def turned(swarm: Swarm, loop: VirtualLoop) -> Iterator[None]:
         (upkeep, "LOOK_BYTES", swarm.look_bytes),
         (shard, "SLICE_TIMERS", swarm.slice_timers),
         (upkeep, "SLICE_TIMERS", swarm.slice_timers),
+        (dispatch, "TURN_TIMERS", swarm.turn_timers),
     )
     usual = [(module, name, getattr(module, name)) for module, name, _ in (*_ALWAYS, *drawn)]
     for module, name, value in (*_ALWAYS, *drawn):

@@ -19,6 +19,7 @@ class Nemesis:
     def __init__(self, world: "World") -> None:
         self._world = world
         self._random = Random(f"{world.seed} nemesis")
+        self._loads = Random(f"{world.seed} loads")
         self._starts = Random(f"{world.seed} starts")
 
     async def run(self) -> None:
@@ -185,7 +186,8 @@ class Nemesis:
         r, world = self._random, self._world
         if name == HOOKS and r.random() < 0.7:
             name = f"{HOOKS} http://{r.choice(['a.test:80', 'b.test:80'])}"  # one host of several
-        world.targets.down[name] = r.choice(["refused", "hang", "proxy", "retry-after", "error", "lost"])
+        how = r.choice(["refused", "hang", "proxy", "retry-after", "error", "lost"])
+        world.targets.down[name] = "busy" if self._loads.random() < 0.2 else how
         world.counts["outages"] += 1
         world.loop.call_later(0.5 + r.random() * 6, world.targets.down.pop, name, None)
 

@@ -31,6 +31,8 @@ class Habits(NamedTuple):
     """An answer takes up to this long."""
     poison: float
     """The share of ids that fail any batch they are in."""
+    capacity: int = 0
+    """It refuses (429, 503) what is more than so much at a time; 0 = it does not."""
 
 
 class Swarm(NamedTuple):
@@ -45,6 +47,8 @@ class Swarm(NamedTuple):
     """`shard.SLICE_TIMERS`"""
     slices: bool
     """Slices are written at odd moments, too. Nothing keeps room for them, so not where the disk may be full."""
+    turn_timers: int
+    """`dispatch.TURN_TIMERS`"""
     usual_s: float
     """A job of the disk."""
     types: list[TimerType]
@@ -109,6 +113,7 @@ def draw(seed: int) -> Swarm:
         look_bytes=r.choice([1024, 8192, 32_768]),
         slice_timers=r.choice([10, 60, 4_000]),
         slices=not disk_full and r.random() < 0.7,
+        turn_timers=Random(f"{seed} turns").choice([1, 40, 300, 4_800]),
         usual_s=r.choice([0.0002, 0.001, 0.004]),
         types=[_type(r, name) for name in names],
         habits={name: _habits(r) for name in names},
@@ -137,10 +142,15 @@ def draw(seed: int) -> Swarm:
         pauses=r.random() < 0.4,
         callbacks=False,
     )
+    load = Random(f"{seed} load")  # apart, as the next
+    for name, habit in drawn.habits.items():
+        if not habit.calm and load.random() < 0.5:
+            drawn.habits[name] = habit._replace(capacity=load.choice([1, 2, 3, 6]))
     hooks = Random(f"{seed} hooks")  # apart, so that a seed has what it would have without them
     if drawn.network or hooks.random() < 0.4:
         return _with_misfires(drawn, Random(f"{seed} misfires"))
     habits = _habits(hooks)._replace(calm=False, mixed=0.0, rearms=0.0, outages=hooks.choice([0, 1, 2, 3]))
+    habits = habits._replace(capacity=hooks.choice([0, 0, 1, 3]))
     drawn = drawn._replace(types=[*drawn.types, _hooks(hooks)], habits={**drawn.habits, HOOKS: habits}, callbacks=True)
     return _with_misfires(drawn, Random(f"{seed} misfires"))
 

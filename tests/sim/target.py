@@ -201,6 +201,8 @@ class Targets:
                 how = down
             elif r.random() < habits.trouble:
                 how = r.choices(list(_TROUBLES), list(_TROUBLES.values()))[0]
+            elif habits.capacity and self._posts[call.lane] > habits.capacity:
+                how = "busy"
             elif habits.poison and any(hash_of(t.id) < habits.poison for t in sent):
                 how = "poison"
         meddles = not self.healthy and r.random() < self._races
@@ -219,6 +221,8 @@ class Targets:
         else:
             self.counts[how] += 1
             answer, said = self._fail(how, sent)
+            if call.lane != type:  # every attempt of a callback counts
+                said = [what._replace(spared=False) for what in said]
         if how in ("hang", "slow"):
             wait_s = request.timeout_ms / 1000
         elif wait_s * 1000 >= request.timeout_ms:
@@ -244,7 +248,12 @@ class Targets:
                 return Answer(error="lost", detail="reset"), said
             case "retry-after":
                 after = r.choice(["0", "2", "9", "soon", formatdate(self._clock.wall_ms / 1000 + 3, usegmt=True)])
-                return Answer(r.choice([429, 503]), {"retry-after": after}), said
+                spared = [Said("fail", spared=after != "soon")] * len(sent)
+                return Answer(r.choice([429, 503]), {"retry-after": after}), spared
+            case "busy":
+                if r.random() < 0.1:
+                    return Answer(503, {"retry-after": "1"}), [Said("fail", spared=True)] * len(sent)
+                return Answer(r.choice([429, 503]), {}, b"too much"), said
             case "no-retry":
                 return Answer(r.choice([400, 500]), {"timerd-no-retry": "true"}, b"never again"), said
             case "garbage":

@@ -58,7 +58,20 @@ FAULTS: Final = (
     *("power cuts", "kills", "log failures", "disk errors", "read errors", "disk full", "disk stalls"),
     *("wall steps", "suspends", "drifts", "outages", "refused", "unresolved", "connect hangs", "half there", "stale"),
     *("reset before", "reset after", "closed after", "truncated", "no http", "answer never", "answer late", "hang"),
-    *("slow", "lost", "retry-after", "no-retry", "garbage", "overlong", "redirect", "gone", "proxy", "error", "poison"),
+    *(
+        "slow",
+        "lost",
+        "retry-after",
+        "no-retry",
+        "garbage",
+        "overlong",
+        "redirect",
+        "gone",
+        "proxy",
+        "error",
+        "poison",
+        "busy",
+    ),
 )
 
 

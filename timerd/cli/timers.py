@@ -5,6 +5,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from timerd.cli import condition
 from timerd.cli.call import (
     DEFAULT_URL,
     PAGE_SIZE_MAX,
@@ -139,9 +140,11 @@ def list_command(
 
 
 def stats_command(url: Url = DEFAULT_URL, key: Key = None, ca_file: CaFile = None) -> None:
-    """Show counts by type, and how the service is."""
+    """Show counts by type, and how the service is; targets in trouble in words, on stderr."""
     server = Server(url, key, ca_file)
-    show({"status": server.call("GET", "/v1/status"), **server.call("GET", "/v1/stats")})
+    stats = server.call("GET", "/v1/stats")
+    show({"status": server.call("GET", "/v1/status"), **stats})
+    condition.tell(stats["types"])
 
 
 def id_names(ids: list[str]) -> dict[str, str]:

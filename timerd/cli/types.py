@@ -4,6 +4,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from timerd.cli import condition
 from timerd.cli.call import DEFAULT_URL, CaFile, Key, Server, ServerUrl, Url, misuse, number, segment, show
 
 app = typer.Typer(help="Put, show, pause, resume or delete a timer type.", no_args_is_help=True, rich_markup_mode=None)
@@ -114,8 +115,14 @@ def put_command(
 
 @app.command("get")
 def get_command(name: Name, url: Url = DEFAULT_URL, key: Key = None, ca_file: CaFile = None) -> None:
-    """Show a type; secrets as hints (references as they are), header values masked."""
-    show(Server(url, key, ca_file).call("GET", f"/v1/types/{segment(name)}"))
+    """Show a type; secrets as hints (references as they are), header values masked.
+
+    If its target is in trouble, that is said on stderr.
+    """
+    server = Server(url, key, ca_file)
+    show(server.call("GET", f"/v1/types/{segment(name)}"))
+    of_all = server.call("GET", "/v1/stats")["types"]
+    condition.tell({name: of_all[name]} if name in of_all else {})
 
 
 @app.command("pause")

@@ -52,6 +52,8 @@ class Failed(msgspec.Struct, frozen=True):
     """The target asked for this long a pause."""
     no_retry: bool = False
     """The target asked not to be sent these timers again."""
+    refused: bool = False
+    """The target says that it is given too much (429, 503)."""
     gone: bool = False
     """The target is not there any more: nothing should be sent to it until an operator says so."""
 
@@ -122,7 +124,8 @@ def read_answer(
         wait_ms = _read_retry_after(now, headers.get("retry-after", ""))
         if wait_ms is not None:
             wait_ms = min(wait_ms, limits.max_retry_after_ms)
-            return Failed(text, suspect=status in _DOWN, retry_after_ms=wait_ms)
+            return Failed(text, suspect=status in _DOWN, refused=True, retry_after_ms=wait_ms)
+        return Failed(text, suspect=status in _DOWN, refused=True)
     return Failed(text, suspect=status in _DOWN)
 
 

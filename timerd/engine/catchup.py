@@ -41,20 +41,18 @@ class CatchUp:
         self.rate: Rate | None = None
         self.passed_over = 0
         """Choices made for others since catch-up had one, while it wanted one."""
-        self._half = 1
 
     def set_type(self, type: TimerType | None, boot_ms: int) -> None:
         """Know the type as it is now."""
         per_second = type.misfire.max_per_second if type else None
-        self._half = max(1, type.max_in_flight // 2) if type else 1
         if per_second is None:
             self.rate = None
         elif self.rate is None or self.rate.per_second != per_second:
             self.rate = Rate(per_second, boot_ms)
 
-    def room(self, in_flight: int) -> int:
-        """How many more requests of it may be under way."""
-        return max(0, self._half - in_flight)
+    def room(self, in_flight: int, slots: int) -> int:
+        """How many more requests of it may be under way, where the type may have `slots` of all kinds."""
+        return max(0, max(1, slots // 2) - in_flight)
 
     @property
     def its_turn(self) -> bool:

@@ -39,4 +39,16 @@ class PauseType(NamedTuple):
     reason: str
 
 
-Command = SendTake | SendSettle | Post | Sort | PauseType
+class TargetTurned(NamedTuple):
+    """A target's condition has changed; somebody may want to read of it."""
+
+    type: str
+    host: str
+    """Of callbacks; else empty."""
+    what: str
+    """breaker_opened | breaker_closed | slow_down_began | slow_down_ended"""
+    reason: str
+    """Of what was answered last."""
+
+
+Command = SendTake | SendSettle | Post | Sort | PauseType | TargetTurned

@@ -10,10 +10,15 @@ freed slot means a durable outcome. Every Take is followed by exactly one Settle
 
 A callback type has a `Gate` in place of a flow, and its batches, which end one by one, are kept by `Callbacks`.
 
+What may leave begins in turns between the types (`turns.py`), and what has been answered is settled in the same turns,
+a bounded amount between two calls of `renew`, so that a storm of one type neither keeps the others waiting nor holds up
+the loop (ADR 20).
+
 A name has one flow or gate at a time. When its type changes kind, the old one stays until its open batches have ended:
 so they hold their slots and are watched to their end, and what the shards have ready is asked for by one alone.
 """
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -23,13 +28,17 @@ from timerd.engine.batch import Batch
 from timerd.engine.callbacks import Callbacks
 from timerd.engine.catchup import MISSED
 from timerd.engine.command import Command, PauseType, Post, SendSettle, SendTake
+from timerd.engine.condition import Condition, HostsCondition
 from timerd.engine.effect import Ready, Settled, Taken
 from timerd.engine.flow import Choice, Flow
 from timerd.engine.gate import Gate
 from timerd.engine.message import Settle, Take, WholeFailure
 from timerd.engine.now import Now
 from timerd.engine.timer import Timer, TimerType
+from timerd.engine.turns import Turns
 
+REQUEST_COST: Final = 40  # timers whose work is about that of one request more
+LATELY_MS: Final = 1_000
 OVERDUE_MS: Final = 1_000  # a take or a settlement is a turn of a shard: milliseconds, or the disk hangs
 
 
@@ -79,7 +88,12 @@ class _Counts:
 class Dispatcher:
     """See the module. Call `commands` after events and at `wake_at`; it is the only place where batches begin."""
 
-    def __init__(self) -> None:
+    def __init__(self, allowance: int | None = None) -> None:
+        """`allowance`: about how many timers may begin to leave between two calls of `renew`, those that are settled
+        counting half; None: whatever may."""
+        self._allowance = self._left = allowance
+        self._turns = Turns()
+        self._answered: dict[str, deque[tuple[_Open, Settle]]] = {}  # by type: what is to be settled, and has its turn
         self._flows: dict[str, Flow | Gate] = {}
         self._counts: dict[str, _Counts] = {}
         self._open: dict[int, _Open] = {}
@@ -179,6 +193,10 @@ class Dispatcher:
 
     # ---- what follows
 
+    def renew(self) -> None:
+        """The allowance is whole again."""
+        self._left = self._allowance
+
     def commands(self, now: Now) -> list[Command]:
         """Everything to do now, in order; each command is given once."""
         if self._types is not None:
@@ -189,10 +207,10 @@ class Dispatcher:
             flow = self._flows[name]
             if not flow.open and (type := self._next.pop(name, None)) is not None:
                 flow = self._succeed(flow, type, now)
-            while not self._draining and (choice := flow.choose(now, self._hurried)) is not None:
-                self._take(now, flow, choice)
-            if flow.idle:
-                del self._flows[name]
+            self._out += flow.turned
+            flow.turned.clear()
+            self._turns.join(name)
+        self._begin(now)
         for name in self._moved & self._flows.keys():
             self._flows[name].moved_at = now.boot_ms
         self._moved.clear()
@@ -205,7 +223,7 @@ class Dispatcher:
 
         As of the last `commands`; while an event waits for one, (None, 0), which has passed.
         """
-        if self._out or self._changed or self._types is not None:
+        if self._out or self._changed or self._turns or self._types is not None:
             return None, 0
         wakes = [(None, None) if self._draining else flow.wake for flow in self._flows.values()]
         walls = [wall for wall, _ in wakes if wall is not None]
@@ -235,6 +253,10 @@ class Dispatcher:
             )
         return found
 
+    def conditions(self, boot_ms: int) -> dict[str, Condition | HostsCondition]:
+        """How targets are, by type."""
+        return {name: flow.condition(boot_ms) for name, flow in self._flows.items() if flow.type is not None}
+
     def is_open(self, batch_no: int) -> bool:
         """Whether this batch still holds its slot."""
         return batch_no in self._open
@@ -255,6 +277,44 @@ class Dispatcher:
         return None
 
     # ---- steps
+
+    def _begin(self, now: Now) -> None:
+        """Settle what is answered and let begin what may leave, in turns, as far as the allowance goes; the rest keeps
+        its turn."""
+        alone: bool | None = None
+        while self._turns:
+            if self._left is not None and self._left <= 0:
+                if alone is None:
+                    alone = self._is_alone(now)
+                if not alone:
+                    return
+            flow = self._flows.get(name := self._turns.next())
+            if flow is None:
+                continue
+            if answered := self._answered.get(name):
+                batch, settle = answered.popleft()
+                self._out += [SendSettle(shard, settle) for shard in batch.asked]
+                self._moved.add(name)
+                cost = (len(batch.timers) + REQUEST_COST) // 2
+            else:
+                self._answered.pop(name, None)
+                choice = None if self._draining else flow.choose(now, self._hurried)
+                if choice is None:
+                    if flow.idle:
+                        del self._flows[name]
+                    continue
+                self._take(now, flow, choice)
+                count = sum([count for _, count in choice.takes])
+                cost = count * REQUEST_COST if choice.key else count + REQUEST_COST
+            if self._left is not None:
+                self._left -= cost
+            self._turns.again(name, flow.weight)
+
+    def _is_alone(self, now: Now) -> bool:
+        """Whether one type is all that has had something to do lately, so that nobody is kept waiting."""
+        lately = now.boot_ms - LATELY_MS
+        busy = [f.name for f in self._flows.values() if f.moved_at > lately or f.name in self._moved]
+        return len(busy) + len([name for name in self._turns.names if name not in busy]) < 2
 
     def _is_posted(self, batch_no: int) -> bool:
         if batch_no in self._callbacks:
@@ -333,7 +393,7 @@ class Dispatcher:
     def _settle(self, batch: _Open, settle: Settle) -> None:
         batch.settling = True
         batch.awaited = set(batch.asked)
-        self._out += [SendSettle(shard, settle) for shard in batch.asked]
+        self._answered.setdefault(batch.flow.name, deque()).append((batch, settle))
         self._move(batch.flow)
 
 

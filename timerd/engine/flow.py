@@ -20,9 +20,12 @@ from timerd.engine.backoff import backoff_ms
 from timerd.engine.batch import Batch
 from timerd.engine.breaker import Breaker
 from timerd.engine.catchup import MISSED, CatchUp
+from timerd.engine.command import TargetTurned
+from timerd.engine.condition import Condition, Course, condition_of, course_of, turns
 from timerd.engine.effect import Ready
 from timerd.engine.message import WholeFailure
 from timerd.engine.now import Now
+from timerd.engine.pace import Pace
 from timerd.engine.rate import Rate
 from timerd.engine.timer import RetryPolicy, Timer, TimerType
 
@@ -103,6 +106,9 @@ class Flow:
         self.name = name
         self.type: TimerType | None = None
         self.breaker = Breaker()
+        self.pace = Pace()
+        self.turned: list[TargetTurned] = []
+        """What the target has come to, and nobody has been told."""
         self.open: set[int] = set()
         """The batches under way, one slot each."""
         self.gone = False
@@ -128,7 +134,7 @@ class Flow:
         """
         if type is not None:
             if self._url is not None and type.url != self._url:
-                self.breaker = Breaker()
+                self.breaker, self.pace = Breaker(), Pace()
                 self._held_until = 0
                 self._elsewhere = set(self.open)
             self._url = type.url
@@ -179,6 +185,15 @@ class Flow:
         """Whether the target is taken to be down."""
         return self.breaker.open
 
+    def condition(self, boot_ms: int) -> Condition:
+        """How its target is."""
+        return condition_of(self.breaker, self.pace, self._held_until, self._bound, boot_ms)
+
+    @property
+    def weight(self) -> int:
+        """Its share of what may begin, beside others that have as much to do."""
+        return self._bound
+
     @property
     def idle(self) -> bool:
         """Whether the flow could be forgotten."""
@@ -188,7 +203,7 @@ class Flow:
         """The next batch that may leave now, or None until `wake` or the next event. `hurried`: none waits for more."""
         self.wake = (None, None)
         type = self.type
-        if type is None or self.gone or type.state != "active" or len(self.open) >= type.max_in_flight:
+        if type is None or self.gone or type.state != "active" or len(self.open) >= self._slots(type):
             return None
         closes_at = self._closes_at(type)
         if hurried and closes_at is not None:
@@ -213,7 +228,7 @@ class Flow:
 
     def _choice(self, type: TimerType, lane: Lane, now: Now) -> tuple[Choice | None, int]:
         """A batch of this lane, or None and when it may leave (boot ms)."""
-        free_at = max(self._held_until, self.breaker.probe_at if self.breaker.open else 0)
+        free_at = max(self._held_until, self.pace.held_until, self.breaker.probe_at if self.breaker.open else 0)
         whole = lane.limit if lane.limit > 0 else type.batch_size
         count = min(lane.total(), whole, type.batch_size)
         if self.breaker.open and self.breaker.probes_single:
@@ -248,8 +263,12 @@ class Flow:
 
     def accept(self, batch_no: int, boot_ms: int) -> None:
         """The target has taken a batch."""
-        if batch_no not in self._elsewhere:
-            self.breaker.succeed(boot_ms)
+        if batch_no in self._elsewhere:
+            return
+        was = course_of(self.breaker, self.pace)
+        self.pace.succeed(boot_ms, self._bound)
+        self.breaker.succeed(boot_ms)
+        self._turn(was, boot_ms, self.pace.reason)
 
     def judge(self, now: Now, batch: Batch, failed: Failed, jitter: float) -> WholeFailure:
         """What a failure of the whole batch makes of its members; the breaker and the hold learn what it says of the
@@ -263,10 +282,15 @@ class Flow:
         gap_ms = max(1, round(policy.min_backoff_ms * jitter))
         if batch.batch_no in self._elsewhere:
             return WholeFailure(failed.error, gap_ms, batch.whole, unknown=failed.unknown)
+        was = course_of(breaker, self.pace)
+        if not breaker.open and not (failed.suspect and self._is_own_fault(batch, failed, alone)):
+            newest, under_way = max(self.open, default=batch.batch_no), len(self.open)
+            self.pace.fail(failed, batch.batch_no, newest, under_way, self._bound, policy, now.boot_ms, jitter)
         if failed.suspect:
             breaker.suspect(batch.batch_no, alone.id if alone else None, policy, now.boot_ms, jitter)
         else:
             breaker.hear()
+        self._turn(was, now.boot_ms, failed.error)
         if failed.retry_after_ms is not None:
             self._held_until = max(self._held_until, now.boot_ms + failed.retry_after_ms)
             return WholeFailure(failed.error, max(gap_ms, failed.retry_after_ms), batch.whole)
@@ -282,6 +306,20 @@ class Flow:
         bury = alone is not None and failed.no_retry
         counted = alone is not None and not bury
         return WholeFailure(failed.error, gap_ms, half, counted=counted, unknown=failed.unknown, bury=bury)
+
+    @property
+    def _bound(self) -> int:
+        return self.type.max_in_flight if self.type else 1
+
+    def _slots(self, type: TimerType) -> int:
+        """How many batches may be under way. While the breaker is open that is the breaker's business."""
+        return type.max_in_flight if self.breaker.open else self.pace.limit(type.max_in_flight)
+
+    def _turn(self, was: Course, boot_ms: int, reason: str) -> None:
+        """The target has been heard of: what has changed is told, and an outage that has ended ends gently."""
+        if was.open and not self.breaker.open:
+            self.pace.restart(max(self.open, default=0), self._bound, reason, boot_ms)
+        self.turned += turns(was, course_of(self.breaker, self.pace), self.name, "", reason)
 
     def _is_own_fault(self, batch: Batch, failed: Failed, alone: Timer | None) -> bool:
         """Whether a sign of a down target comes from something in the batch.
@@ -299,7 +337,9 @@ class Flow:
     def waits(self, now: Now) -> bool:
         """Whether something may leave now by all that time and target decide: it lacks a slot, or somebody's work."""
         type = self.type
-        if type is None or self.gone or type.state != "active" or self.breaker.open or self._held_until > now.boot_ms:
+        if type is None or self.gone or type.state != "active" or self.breaker.open:
+            return False
+        if max(self._held_until, self.pace.held_until) > now.boot_ms:
             return False
         closes_at = self._closes_at(type)
         if (closes_at is not None and closes_at <= now.wall_ms) or self._oldest_retries() is not None:
@@ -313,10 +353,10 @@ class Flow:
     def _missed_lane(self) -> Lane | None:
         """What may catch up, if that has a request left."""
         lane = self.lanes.get(MISSED)
-        if lane is None or not lane.total():
+        if self.type is None or lane is None or not lane.total():
             return None
         self.catching_up &= self.open
-        return lane if self._catch_up.room(len(self.catching_up)) else None
+        return lane if self._catch_up.room(len(self.catching_up), self._slots(self.type)) else None
 
     def _rates(self, limit: int) -> list[Rate]:
         """Which hold for a lane."""

@@ -20,11 +20,13 @@ Invariants
 """
 
 from collections.abc import Sequence
-from heapq import heappop, heappush
+from heapq import heappop, heappush, nsmallest
 from typing import Final
 
 from timerd.engine.answer import Failed
 from timerd.engine.catchup import MISSED, CatchUp, host_of, key_of_missed
+from timerd.engine.command import TargetTurned
+from timerd.engine.condition import HOSTS_SHOWN, Course, HostsCondition, course_of, turns
 from timerd.engine.effect import Ready
 from timerd.engine.flow import Choice, Lane
 from timerd.engine.host import Host, share_of
@@ -47,6 +49,8 @@ class Gate:
         """The batches under way."""
         self.moved_at = 0
         self.wake: tuple[int | None, int | None] = (None, None)
+        self.turned: list[TargetTurned] = []
+        """What hosts have come to, and nobody has been told."""
         self.in_flight = 0
         self.lanes = lanes
         self._hosts: dict[str, Host] = {}
@@ -192,7 +196,7 @@ class Gate:
                 and host.room(share_of(type.max_in_flight)) > 0
                 and host.free_at <= now.boot_ms
                 and all(rate.available(now.boot_ms) > 0 for rate in self._rates(missed))
-                and (not missed or self._catch_up.room(self._missed_in_flight) > 0)
+                and (not missed or self._room(type) > 0)
             )
             if ok:
                 self._reserve(host, 1, batch_no, missed)
@@ -227,9 +231,14 @@ class Gate:
         """The host has answered with success."""
         host = self._host(name)
         host.answers = True
+        was = course_of(host.breaker, host.pace)
+        host.pace.succeed(boot_ms, self._share)
         host.breaker.succeed(boot_ms)
+        self._turn(host, was, boot_ms, host.pace.reason)
         if host.held_until <= boot_ms:
             host.held_until = 0
+        if host.untroubled and not host.pace.slowed:
+            host.troubled_since = 0
         self._offer(host)
 
     def judge(self, now: Now, batch_no: int, name: str, timer: Timer, failed: Failed, jitter: float) -> WholeFailure:
@@ -238,6 +247,10 @@ class Gate:
         Every attempt counts. What was refused before anything was sent, for good, says nothing about the host.
         """
         host = self._host(name)
+        was = course_of(host.breaker, host.pace)
+        if not host.breaker.open:
+            newest, under_way = max(self.open, default=batch_no), host.in_flight
+            host.pace.fail(failed, batch_no, newest, under_way, self._share, self.policy, now.boot_ms, jitter)
         if failed.suspect:
             host.breaker.suspect(batch_no, timer.id, self.policy, now.boot_ms, jitter)
         elif failed.sent:
@@ -249,6 +262,9 @@ class Gate:
         if failed.retry_after_ms is not None:
             gap_ms = max(1, failed.retry_after_ms)
             host.held_until = max(host.held_until, now.boot_ms + failed.retry_after_ms)
+        self._turn(host, was, now.boot_ms, failed.error)
+        if not host.troubled_since and (host.pace.slowed or not host.untroubled):
+            host.troubled_since = now.boot_ms
         self._offer(host)
         return WholeFailure(
             failed.error,
@@ -271,10 +287,36 @@ class Gate:
         if self._ring or any(limit != MISSED for limit in unsorted):
             return True
         rate = self._catch_up.rate
-        may_catch_up = self._catch_up.room(self._missed_in_flight) > 0 and (rate is None or rate.available(now.boot_ms))
+        may_catch_up = self._room(type) > 0 and (rate is None or rate.available(now.boot_ms))
         return bool(may_catch_up and (self._missed_ring or unsorted))
 
+    def condition(self, boot_ms: int) -> HostsCondition:
+        """How its hosts are. Linear in those that are known."""
+        share = self._share
+        all = [host.condition(share, boot_ms) for host in self._hosts.values() if host.troubled_since]
+        open_ = [host for host in all if host.breaker != "closed"]
+        slowed = [host for host in all if host.breaker == "closed" and host.window < host.bound]
+        held = [host for host in all if host.breaker == "closed" and host.held_until]
+        troubled = [host for host in all if host.breaker != "closed" or host.window < host.bound or host.held_until]
+        longest = nsmallest(HOSTS_SHOWN, troubled, key=lambda host: (host.since, host.host))
+        return HostsCondition(len(self._hosts), len(open_), len(slowed), len(held), longest)
+
+    @property
+    def weight(self) -> int:
+        """As a flow's."""
+        return self.type.max_in_flight if self.type else 1
+
     # ---- steps
+
+    @property
+    def _share(self) -> int:
+        return share_of(self.type.max_in_flight) if self.type else 1
+
+    def _turn(self, host: Host, was: Course, boot_ms: int, reason: str) -> None:
+        """The host has been heard of: as in a flow."""
+        if was.open and not host.breaker.open:
+            host.pace.restart(max(self.open, default=0), self._share, reason, boot_ms)
+        self.turned += turns(was, course_of(host.breaker, host.pace), self.name, host.name, reason)
 
     def _choose_unsorted(self, type: TimerType) -> Choice | None:
         if self._sorting is not None:
@@ -312,7 +354,7 @@ class Gate:
 
     def _choose_missed(self, type: TimerType, now: Now, free: int) -> Choice | None:
         """Of what catches up: first what is parked, since the rate is for what leaves, and that waits the longest."""
-        free = min(free, self._catch_up.room(self._missed_in_flight))
+        free = min(free, self._room(type))
         if free <= 0:
             return None
         allowed = type.batch_size
@@ -327,6 +369,10 @@ class Gate:
         lane = self.lanes.get(MISSED)
         count = min(lane.total(), allowed) if lane else 0
         return Choice(MISSED, type.batch_size, lane.split(count)) if lane and count else None
+
+    def _room(self, type: TimerType) -> int:
+        """How many more of what catches up may be under way."""
+        return self._catch_up.room(self._missed_in_flight, type.max_in_flight)
 
     def _wake_by(self, boot_ms: int) -> None:
         at = self.wake[1]
@@ -372,8 +418,9 @@ class Gate:
         self._ring.pop(host.name, None)
         self._missed_ring.pop(host.name, None)
         self._idle.pop(host.name, None)
-        if host.breaker.untroubled and not host.held_until:
-            self._hosts.pop(host.name, None)
+        if host.untroubled:
+            if self._hosts.pop(host.name, None) and host.pace.slowed:
+                self.turned.append(TargetTurned(self.name, host.name, "slow_down_ended", host.pace.reason))
             return
         self._idle[host.name] = None
         if len(self._idle) > HOSTS_IDLE_MAX:

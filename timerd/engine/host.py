@@ -1,14 +1,16 @@
 """One host that callbacks of one type go to: what is under way to it, what is parked for it, and how it is.
 
-A host is a scheme, a name and a port, as the requests write them. It has a breaker of its own and a pause of its own
-(Retry-After), and no more of the type's requests at once than its share.
+A host is a scheme, a name and a port, as the requests write them. It has a breaker, a pace and a pause (Retry-After) of
+its own, and no more of the type's requests at once than its share.
 """
 
 from typing import Final
 
 from timerd.engine.breaker import Breaker
 from timerd.engine.catchup import is_missed
+from timerd.engine.condition import Condition, condition_of
 from timerd.engine.flow import Lane
+from timerd.engine.pace import Pace
 
 SHARES: Final = 4  # one host gets at most a quarter of a type's requests under way
 
@@ -33,6 +35,9 @@ class Host:
         """Whether anything has come back from it yet. Until then it gets one request at a time: hosts that hang are as
         many as whoever arms cares to name, and each would hold a whole share until its time is up."""
         self.breaker = Breaker()
+        self.pace = Pace()
+        self.troubled_since = 0
+        """Since when it is down, slowed or held; 0 = it is none of these, as far as is known."""
         self.held_until = 0
         self.waits_until = 0
         """The moment for which it stands in the gate's queue of moments."""
@@ -41,12 +46,22 @@ class Host:
         """How many more may be sent, whenever it may be tried at all."""
         if self.breaker.open:
             return 0 if self.breaker.probe is not None else 1
-        return max(0, (share if self.answers else 1) - self.in_flight)
+        return max(0, (self.pace.limit(share) if self.answers else 1) - self.in_flight)
 
     @property
     def free_at(self) -> int:
         """From when it may be tried."""
-        return max(self.held_until, self.breaker.probe_at if self.breaker.open else 0)
+        return max(self.held_until, self.pace.held_until, self.breaker.probe_at if self.breaker.open else 0)
+
+    @property
+    def untroubled(self) -> bool:
+        """Whether nothing is known of it that would be missed. (One that is slowed is given one request at a time when
+        it is forgotten, which is no more.)"""
+        return self.breaker.untroubled and not self.held_until and not self.pace.held_until
+
+    def condition(self, share: int, boot_ms: int) -> Condition:
+        """How it is at this moment."""
+        return condition_of(self.breaker, self.pace, self.held_until, share, boot_ms, self.troubled_since, self.name)
 
     @property
     def idle(self) -> bool:

@@ -187,6 +187,11 @@ class TypeStats(msgspec.Struct, frozen=True):
     """`open` while the target is taken to be down."""
     lag: dict[str, float | None] = {}
     """`p50_ms`, `p99_ms`, `max_ms`; None when nothing was delivered."""
+    target: dict[str, Any] | None = None
+    """How the processor is: `breaker` (closed, open, probing), `window` of `bound`, `held_until`, `next_probe_at`,
+    `reason`. None for callbacks."""
+    hosts: dict[str, Any] | None = None
+    """How hosts of callbacks are: `known`, `open`, `slowed`, `held`, and `troubled` by name. None for processors."""
 
 
 class TypeSpec(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -1,0 +1,91 @@
+"""Hosts of callbacks that have too much to do: each by itself, and what is shown of them."""
+
+import msgspec
+
+from tests.engine.test_callbacks import TYPE, World
+from timerd.engine.answer import Accepted, Failed
+from timerd.engine.condition import HOSTS_SHOWN, HostsCondition
+
+OK = Accepted()
+BUSY = Failed("HTTP 429", refused=True)
+WAIT = Failed("HTTP 429", refused=True, retry_after_ms=5_000)
+DOWN = Failed("connect: refused", suspect=True, sent=False)
+PATIENT = msgspec.structs.replace(
+    TYPE, max_in_flight=64, retry=msgspec.structs.replace(TYPE.retry, max_attempts=0, min_backoff_ms=1_000)
+)
+
+
+def condition(world: World) -> HostsCondition:
+    found = world.dispatcher.conditions(world.now.boot_ms)["t"]
+    assert isinstance(found, HostsCondition)
+    return found
+
+
+def sent_within(world: World, host: str, since_ms: int, length_ms: int) -> int:
+    """How many went to it in that time."""
+    return sum(name == host and since_ms <= at < since_ms + length_ms for at, name, _ in world.sent)
+
+
+def test_after_a_pause_a_host_gets_one_request_and_then_two() -> None:
+    world = World(PATIENT)
+    world.answers["slow"] = lambda timer: WAIT if world.now_ms < 4_000 else OK
+    world.arm([f"s{n}" for n in range(200)], "slow")
+    world.arm([f"q{n}" for n in range(200)], "quick")
+    world.run(3_000)
+    assert sum(host == "quick" for _, host, _ in world.sent) == 200, "others are as quick as ever"
+    held = condition(world)
+    assert (held.held, held.open, held.troubled[0].host) == (1, 0, "slow")
+    assert held.troubled[0].reason == "HTTP 429"
+    world.run(60_000)
+    begin = min(at for at, host, _ in world.sent if host == "slow" and at >= 4_000)
+    rise = [sent_within(world, "slow", begin + 6 * n, 6) for n in range(8)]  # answers take 5 ms
+    assert rise[0] == 1
+    assert rise[1] <= 2
+    assert rise[2] <= 4
+    assert max(rise) > 4
+    assert sum(host == "slow" for _, host, _ in world.sent) >= 200
+    assert not condition(world).troubled
+
+
+def test_a_host_that_only_refuses_is_asked_seldom() -> None:
+    world = World(PATIENT)
+    world.answers["no"] = lambda timer: BUSY
+    world.arm([f"n{n}" for n in range(500)], "no")
+    world.run(30_000)
+    assert sum(host == "no" for _, host, _ in world.sent) < 40
+
+
+def test_hosts_in_trouble_are_counted_and_the_first_hundred_named() -> None:
+    world = World(PATIENT)
+    for n in range(HOSTS_SHOWN + 30):
+        world.answers[f"h{n}"] = lambda timer: WAIT
+        world.arm([f"x{n}"], f"h{n}")
+    world.run(4_000)
+    shown = condition(world)
+    assert shown.held == HOSTS_SHOWN + 30
+    assert len(shown.troubled) == HOSTS_SHOWN
+    assert [host.since for host in shown.troubled] == sorted(host.since for host in shown.troubled)
+
+
+def test_a_dead_host_is_shown_open_and_then_well() -> None:
+    world = World(PATIENT)
+    world.answers["dead"] = lambda timer: DOWN if world.now_ms < 20_000 else OK
+    world.arm([f"d{n}" for n in range(50)], "dead")
+    world.run(15_000)
+    shown = condition(world)
+    assert shown.open == 1
+    assert shown.troubled[0].breaker in ("open", "probing")
+    world.run(60_000)
+    assert condition(world).open == 0
+
+
+def test_hosts_take_turns_at_a_type_s_rate() -> None:
+    """A backlog for one host does not use up the rate of what goes to another."""
+    world = World(msgspec.structs.replace(PATIENT, max_per_second=100.0, max_in_flight=64))
+    world.arm([f"b{n}" for n in range(3_000)], "big")
+    world.arm([f"s{n}" for n in range(20)], "small")
+    world.run(3_000)
+    small = [at for at, host, _ in world.sent if host == "small"]
+    assert len(small) == 20
+    assert sum(host == "big" and at <= small[-1] for at, host, _ in world.sent) < 200
+    assert len(world.sent) <= 100 * 3 + 10 + 1
