@@ -35,7 +35,7 @@ from timerd.engine.now import Now
 from timerd.engine.rate import Rate
 from timerd.engine.timer import RetryPolicy, Timer, TimerType
 
-HOSTS_IDLE_MAX: Final = 4_096  # hosts in trouble that are remembered though nothing is due for them: half a megabyte
+HOSTS_IDLE_MAX: Final = 4_096  # hosts in trouble that are remembered though nothing is due for them: a megabyte
 
 
 class Gate:
