@@ -229,6 +229,8 @@ class Dispatch:
                         self._pause(name, reason)
                     case TargetTurned():
                         self._troubles.turned(now.boot_ms, command)
+        if self._dispatcher.has_more:
+            self._runner.ring()  # there may be no message to a shard that would bring the next turn
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -197,6 +197,11 @@ class Dispatcher:
         """The allowance is whole again."""
         self._left = self._allowance
 
+    @property
+    def has_more(self) -> bool:
+        """Whether something waits for `renew` and another call of `commands`, and for nothing else."""
+        return bool(self._turns)
+
     def commands(self, now: Now) -> list[Command]:
         """Everything to do now, in order; each command is given once."""
         if self._types is not None:
@@ -313,8 +318,8 @@ class Dispatcher:
     def _is_alone(self, now: Now) -> bool:
         """Whether one type is all that has had something to do lately, so that nobody is kept waiting."""
         lately = now.boot_ms - LATELY_MS
-        busy = [f.name for f in self._flows.values() if f.moved_at > lately or f.name in self._moved]
-        return len(busy) + len([name for name in self._turns.names if name not in busy]) < 2
+        busy = {flow.name for flow in self._flows.values() if flow.moved_at > lately}
+        return len(busy.union(self._moved, self._turns.names)) < 2
 
     def _is_posted(self, batch_no: int) -> bool:
         if batch_no in self._callbacks:
