@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.support import process
 from tests.support.cases import BUSY, SLACK_S, millis, seeded, sized
 from tests.support.process import ARMS_MAX, Process
 from tests.support.processor import Answer, Delivery, Processor
@@ -27,6 +28,11 @@ MAX_LAG_S = 0.5
 BATCH = 200
 EVERY_S = 0.05  # an on-time timer of each type, so often
 RUN_S = OVERDUE / RATE * (1.5 + BUSY) + 60
+
+
+@pytest.fixture(autouse=True)
+def time_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "READY_S", 60 + OVERDUE / 10_000)
 
 
 class Target(Processor):

@@ -11,18 +11,20 @@ from timerd.engine.lane import Lane
 from timerd.engine.record import Fired
 from timerd.engine.timer import TimerType
 
-AT_ONCE: Final = 1_000  # drops of one type in one turn of a shard: a few milliseconds, with all shards at it
+AT_ONCE: Final = 200  # drops in one turn of a shard: a delivery takes some turns, and all shards are at it
 
 
-def drop(draft: Draft, lane: Lane) -> None:
-    """Drop a slice of what is missed, if its type wants that; `lane.wakes` says that there is more.
+def drop(draft: Draft, lane: Lane, most: int) -> int:
+    """Drop up to so many of what is missed, if its type wants that; how many. `lane.wakes` says that there is more.
 
     It ends timers, so there is room in the log for it, on a full disk too.
     """
-    if lane.drops:
-        ids = lane.pop_dropped(AT_ONCE, draft.state.held, draft.state.blocked)
-        if ids:
-            draft.write(Fired(lane.name, [], dropped=[("misfire", ids)]))
+    if not lane.drops or not most:
+        return 0
+    ids = lane.pop_dropped(most, draft.state.held, draft.state.blocked)
+    if ids:
+        draft.write(Fired(lane.name, [], dropped=[("misfire", ids)]))
+    return len(ids)
 
 
 def coalesce(type: TimerType | None, delivered_at: int, fire_at: int, now_ms: int) -> tuple[int, int]:

@@ -115,12 +115,13 @@ class Shard:
         """Let what is due by now become ready."""
         state = self.state
         state.now = now
+        drops_left = misfire.AT_ONCE
         for lane in state.lanes.values():
             if lane.changed or lane.is_due(now):
                 if not lane.batch_size:
                     lane.set_type(self._draft.types.get(lane.name))
                 lane.refresh(now, state.held, state.blocked)
-                misfire.drop(self._draft, lane)
+                drops_left -= misfire.drop(self._draft, lane, drops_left)
                 self._draft.effects += lane.report(state.shard)
                 lane.settle_wake()
         self._expiry_pending = burial.expire(self._draft, self._kept)
