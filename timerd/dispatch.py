@@ -40,7 +40,7 @@ from timerd.targets import hosts_report, target_report
 from timerd.troubles import Troubles
 from timerd.upkeep import Upkeep
 
-TURN_TIMERS: Final = 4_800  # some 10 ms of work: beside two or three of them the cost of a turn itself is small
+TURN_TIMERS: Final = 2_000  # some 6 ms of work, beside one or two of a turn itself
 STUCK_MS: Final = 60_000  # batches that could leave and don't for so long are a fault of ours
 REMOVED: Final = Failed("the type was removed", retry_after_ms=1_000)  # while a batch of it was being put together
 SETTLE_BYTES: Final = 32  # what an ended timer takes in a frame beside a re-arm's payload

@@ -113,7 +113,7 @@ def draw(seed: int) -> Swarm:
         look_bytes=r.choice([1024, 8192, 32_768]),
         slice_timers=r.choice([10, 60, 4_000]),
         slices=not disk_full and r.random() < 0.7,
-        turn_timers=Random(f"{seed} turns").choice([1, 40, 300, 4_800]),
+        turn_timers=Random(f"{seed} turns").choice([1, 40, 300, 2_000]),
         usual_s=r.choice([0.0002, 0.001, 0.004]),
         types=[_type(r, name) for name in names],
         habits={name: _habits(r) for name in names},
