@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from timerd_api import clock, delivery, keys, schema
+from timerd_api import clock, delivery, keys, schema, stats_schema
 from timerd_api.body import JSON, MSGPACK
 from timerd_api.problem import KINDS, MEDIA_TYPE, TYPE_PREFIX, ProblemView
 from timerd_api.scopes import ANY, NEEDS, OPEN, SCOPES
@@ -113,7 +113,7 @@ CALLS: Final = (
     Call("get", "/readyz", "Whether it can do its work", {200: schema.Readiness, 503: schema.Readiness}),
     Call("get", "/v1/status", "The node as it is", {200: schema.StatusItem}),
     Call("get", "/v1/shards", "Its shards", {200: schema.ShardList}),
-    Call("get", "/v1/stats", "Counts by type", {200: schema.Stats}),
+    Call("get", "/v1/stats", "Counts by type", {200: stats_schema.Stats}),
     Call("get", "/metrics", "Prometheus text", {200: "text/plain"}),
     Call("get", "/openapi.json", "This contract", {200: JSON}),
     Call("get", "/docs", "This contract, to be read", {200: "text/html"}),

@@ -9,10 +9,10 @@ from msgspec import structs
 from timerd.engine.instant import format_instant
 from timerd.report import HostsReport, NodeTally, TargetReport, TypeReport
 from timerd_api.body import answer
-from timerd_api.condition_schema import HostItem, HostsItem, TargetItem
 from timerd_api.exposition import MEDIA_TYPE, Exposition
-from timerd_api.schema import Health, LagItem, Readiness, ShardItem, ShardList, Stats, StatusItem, TypeStats
+from timerd_api.schema import Health, Readiness, ShardItem, ShardList, StatusItem
 from timerd_api.service import Service
+from timerd_api.stats_schema import HostItem, HostsItem, LagItem, Stats, TargetItem, TypeStats
 from timerd_api.values import Query
 
 

@@ -12,8 +12,6 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 
 from timerd.engine.secrecy import masked_repr
 from timerd.engine.timer import MAX_GENERATION
-from timerd_api import condition_schema
-from timerd_api.condition_schema import HostsItem, TargetItem
 from timerd_api.request_schema import RequestBody, RequestItem
 
 ITEMS_MAX: Final = 10_000
@@ -22,7 +20,7 @@ PAGE_SIZE: Final = 100
 
 Id = Annotated[str, Meta(min_length=1, max_length=256, description="1 to 256 bytes of UTF-8, no control characters")]
 TypeName = Annotated[str, Meta(description="[a-z][a-z0-9_.-]{0,63}")]
-Instant = condition_schema.Instant
+Instant = Annotated[str, Meta(description="RFC 3339, UTC, milliseconds", examples=["2026-11-30T08:00:00.123Z"])]
 # Anything, as far as the decoder goes: what it is not is said by who reads it, with a hint at what was perhaps meant.
 FireAt = Annotated[
     Any,
@@ -429,42 +427,3 @@ class ShardItem(msgspec.Struct):
 
 class ShardList(msgspec.Struct):
     shards: list[ShardItem]
-
-
-class LagItem(msgspec.Struct):
-    """Milliseconds from due to the start of delivery, over the last minute; null when nothing was delivered."""
-
-    p50_ms: float | None
-    p99_ms: float | None
-    max_ms: float | None
-
-
-class TypeStats(msgspec.Struct):
-    """A type's counts since the data directory began; batches since the process did."""
-
-    armed: int
-    replaced: int
-    cancelled: int
-    fired: int
-    superseded: int
-    retried: int
-    dead: int
-    revived: int
-    purged: int
-    dropped: dict[str, int]
-    live: int
-    in_flight: int
-    retrying: int
-    dead_letters: int
-    batches: int
-    mean_batch_size: float
-    unnamed: int
-    coalesced: int
-    breaker: Literal["closed", "open"]
-    lag: LagItem
-    target: TargetItem | None
-    hosts: HostsItem | None
-
-
-class Stats(msgspec.Struct):
-    types: dict[str, TypeStats]

@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from timerd_api.exposition import TYPE_METRICS
-from timerd_api.schema import ArmResultItem, MisfireBody, Mode, RetryBody, TimerState, TypeBody, TypeStats
+from timerd_api.schema import ArmResultItem, MisfireBody, Mode, RetryBody, TimerState, TypeBody
+from timerd_api.stats_schema import TypeStats
 
 DOCS = Path(__file__).parents[2] / "docs"
 NESTED = {"retry": RetryBody, "misfire": MisfireBody}

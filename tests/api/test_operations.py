@@ -6,8 +6,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.api.fake_service import FakeService
 from timerd.engine.timer import TimerType
 from timerd.report import HostsReport, TargetReport, TypeReport
-from timerd_api.condition_schema import HostItem, TargetItem
 from timerd_api.operations import type_stats
+from timerd_api.stats_schema import HostItem, TargetItem
 
 
 async def test_probes(client: httpx.AsyncClient, service: FakeService) -> None:
