@@ -121,6 +121,10 @@ def test_another_grace_sorts_anew() -> None:
     bench.turn(SetTypes({"t": of(grace_ms=SECOND)}))
     bench.turn()
     assert told(bench) == (0, 3)
+    bench.turn(SetTypes({"t": of(grace_ms=HOUR)}))  # what has been told to be ready, too
+    bench.turn()
+    assert told(bench) == (3, 0)
+    assert ids_of(bench.take(limit=MISSED)) == []
 
 
 def test_when_the_wall_goes_back_nothing_is_missed_any_more() -> None:

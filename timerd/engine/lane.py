@@ -145,9 +145,10 @@ class Lane:
         self._slack_ms = max(1, min(type.max_lag_ms // 10, SLACK_MS_MAX)) if type else 1
         self._paused = type is None or type.state != "active"
         if type is not None:
+            sorted_otherwise = self._due.grace_ms != type.grace_ms
             self._due.set_grace(type.grace_ms)
             self.drops = type.misfire.policy == "drop"
-            if self.drops:
+            if self.drops or sorted_otherwise:
                 self._put_back([*self._missed.values()])
         self.changed = True
 
