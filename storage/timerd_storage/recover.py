@@ -30,7 +30,7 @@ from timerd.engine.errors import CorruptLog
 from timerd.engine.record import Record
 from timerd_storage import codec, frame
 from timerd_storage.frame import RawFrame
-from timerd_storage.segment import HEADER_BYTES, VERSION, Header, name_of
+from timerd_storage.segment import HEADER_BYTES, READABLE, VERSION, Header, name_of
 
 
 class Unreadable(CorruptLog):
@@ -78,8 +78,10 @@ def arrange(files: Sequence[FileHead]) -> Arrangement:
     for file in files[: last + 1]:
         if file.header is None or not is_opened(file):
             raise corrupt(file.path, 0, "its header is damaged, and segments with a header follow")
-        if file.header.version != VERSION:
-            raise corrupt(file.path, 0, f"format version {file.header.version}; this build reads version {VERSION}")
+        if file.header.version not in READABLE:
+            raise corrupt(
+                file.path, 0, f"format version {file.header.version}; this build reads up to version {VERSION}"
+            )
     header = files[last].header if files else None
     if header is not None and header.next is not None:
         # It had a header before it was named (habit 4).

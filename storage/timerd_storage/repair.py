@@ -141,7 +141,7 @@ def _last_good(disk: OsDisk, heads: list[FileHead]) -> Cut | None:
     lsns = Lsns()
     for head in heads:
         header = head.header
-        if header is None or not is_opened(head) or header.version != segment.VERSION:
+        if header is None or not is_opened(head) or header.version not in segment.READABLE:
             return cut
         if cut is not None and (header.first != cut.position or head.number != cut.head.number + 1):
             return cut

@@ -28,7 +28,8 @@ import struct
 import zlib
 from typing import Final, NamedTuple
 
-VERSION: Final = 1
+VERSION: Final = 2
+READABLE: Final = (1, VERSION)  # version 1 has the same bytes, and fewer kinds of records
 HEADER_BYTES: Final = 4096  # a page: damage to one page never takes the header and frames together
 MAGIC: Final = b"timerdLG"
 MARK_MAGIC: Final = b"mark"

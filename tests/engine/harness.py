@@ -250,7 +250,8 @@ def check(shard: Shard) -> None:
         assert {slot_of(id) for id in run.by_id} <= set(run.slots)
     assert state.timers == len(timers)
     assert state.id_bytes == sum(len(timer.id.encode()) for timer in timers)
-    payloads = [timer.payload for timer in timers]
+    pending = [p.timer for p in state.moves.all_pending() if p.timer is not None]
+    payloads = [timer.payload for timer in (*timers, *pending)]
     bodies: Counter[int] = Counter()
     for payload in payloads:
         if isinstance(payload, BodyRef):

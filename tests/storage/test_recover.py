@@ -173,5 +173,5 @@ def test_files_that_no_crash_leaves_are_corrupt(case: str) -> None:
 def test_another_format_version_is_refused_by_name() -> None:
     file = head(1, 0)
     assert file.header is not None
-    with pytest.raises(CorruptLog, match="format version 2"):
-        recover.arrange([file._replace(header=file.header._replace(version=2))])
+    with pytest.raises(CorruptLog, match="format version 3"):
+        recover.arrange([file._replace(header=file.header._replace(version=3))])

@@ -46,11 +46,11 @@ def arm(draft: Draft, message: Arm) -> None:
                 seen.clear()
             seen.add(timer.id)
         old = slots[slot].get(timer.id)  # type: ignore[union-attr]
-        if conditions is not None and (refusal := _refusal(conditions[index], old, timer)) is not None:
-            if refusal == "conflict":
+        if conditions is not None and (refused := refusal(conditions[index], old, timer)) is not None:
+            if refused == "conflict":
                 conflicts += 1
             if results is not None:
-                results.append(ArmResult(refusal, old.generation if old else 0, old.fire_at if old else 0))
+                results.append(ArmResult(refused, old.generation if old else 0, old.fire_at if old else 0))
             continue
         if old is None:
             status = "created"
@@ -103,7 +103,7 @@ def _same_payload(old: Payload, new: Payload) -> bool:
     return old == new
 
 
-def _refusal(condition: Condition, old: Timer | None, new: Timer) -> str | None:
+def refusal(condition: Condition, old: Timer | None, new: Timer) -> str | None:
     """Why the item is not armed: conflict | kept; None if it is."""
     if condition.if_generation is not None and condition.if_generation != (old.generation if old else 0):
         return "conflict"

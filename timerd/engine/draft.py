@@ -26,6 +26,8 @@ class Draft:
         self.forgets = False  # something was applied that the log does not say
         self.flights: dict[int, list[Timer]] = {}  # batch_no -> what this shard handed out for it
         self.slices_wanted = 0
+        self.floor = 0
+        """The last generation that was given where slots of this shard come from: none is given at or below it."""
 
     def write(self, record: Record, id_slots: list[int] | None = None) -> None:
         """Let the record be so, and part of the turn's frame. `id_slots`: see State.apply."""
@@ -43,4 +45,4 @@ class Draft:
 
     def next_generation(self) -> int:
         """A hybrid clock: the wall's microseconds, or one more than the last if the wall is behind that."""
-        return max(self.state.now.wall_us, self.state.last + 1)
+        return max(self.state.now.wall_us, max(self.state.last, self.floor) + 1)

@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 
 from timerd.engine.message import Token
+from timerd.engine.move_message import MoveMessage
 from timerd.engine.record import Record
 from timerd.engine.timer import Timer
 
@@ -59,7 +60,14 @@ class Settled(msgspec.Struct, frozen=True, gc=False):
     coalesced: int = 0
 
 
-Effect = Reply | Ready | Taken | Settled
+class Send(msgspec.Struct, frozen=True, gc=False):
+    """A message of a move, for another shard, wherever that is."""
+
+    to: int
+    message: MoveMessage
+
+
+Effect = Reply | Ready | Taken | Settled | Send
 
 
 class Turn(msgspec.Struct, frozen=True):

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from timerd.engine.move_message import MoveMessage
 from timerd.engine.timer import BodyRef, Payload, Timer, TimerType
 
 Token = Any
@@ -59,6 +60,18 @@ class ArmDone(msgspec.Struct, frozen=True):
     armed: int
     conflicts: int
     results: list[ArmResult] | None
+
+
+class Bounced(msgspec.Struct, frozen=True):
+    """In place of an answer: some of what was asked for belongs to another shard by now, and is to be asked for there.
+
+    `answer` is that for the others; `ids` are those that are left, in order; `indexes`, of an `Arm`, `Cancel`, `Revive`
+    or `Purge` that names ids, says which they are.
+    """
+
+    answer: Any
+    ids: list[str]
+    indexes: list[int]
 
 
 class Cancel(msgspec.Struct, frozen=True):
@@ -144,6 +157,8 @@ class Page(msgspec.Struct, frozen=True):
     views: list[tuple[int, TimerView]]
     """(slot, view)"""
     upto: tuple[int, str] | None
+    coming: list[tuple[int, str]] = []
+    """(slot, id) of what is on its way to this shard: live, unless the shard that it comes from has shown it."""
 
 
 class Next(msgspec.Struct, frozen=True):
@@ -179,6 +194,8 @@ class TypeTally(msgspec.Struct, frozen=True):
     dead_letters: int
     due: int
     """First attempts that are due and not in flight, counted up to 10,000."""
+    moved_in: int = 0
+    moved_out: int = 0
 
 
 class ShardTally(msgspec.Struct, frozen=True):
@@ -189,6 +206,11 @@ class ShardTally(msgspec.Struct, frozen=True):
     types: dict[str, TypeTally]
     oldest_due_at: int | None
     """Unix ms since when the longest waiting due timer waits; None if nothing is due."""
+    slots: int = 0
+    """What it owns, ceded ones not counted."""
+    ceded: int = 0
+    adopted: int = 0
+    pending: int = 0
 
 
 # ---- delivery
@@ -350,7 +372,7 @@ class Close(msgspec.Struct, frozen=True):
 
 Message = (
     Arm | Cancel | FireNow | Get | List | Next | Tally | Take | Settle | SettleSome | ListDead | Revive | Purge
-    | SetTypes | SetReserve | Slice | FindBodies | Relocate | BodyLost | Close
+    | SetTypes | SetReserve | Slice | FindBodies | Relocate | BodyLost | Close | MoveMessage
 )  # fmt: skip
 
 

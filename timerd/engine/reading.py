@@ -21,8 +21,9 @@ from timerd.engine.message import (
     TimerView,
     TypeTally,
 )
+from timerd.engine.move_record import PULL
 from timerd.engine.record import Totals
-from timerd.engine.ring import slots_of
+from timerd.engine.ring import slot_of, slots_of
 from timerd.engine.timer import DEAD, IN_FLIGHT, PARKED, READY, RETRYING, Timer
 
 SCAN_TIMERS = 4_000  # timers one message looks at, about 5 ms; the page ends there and says so
@@ -37,11 +38,14 @@ def get(draft: Draft, message: Get) -> None:
 
 def list_timers(draft: Draft, message: List) -> None:
     """A page in the order (slot, id); stops at `count` or when enough was looked at."""
-    draft.reply(message.token, _page(draft, message.filter, message.after, message.count))
+    draft.reply(
+        message.token, _with_coming(draft, message.after, _page(draft, message.filter, message.after, message.count))
+    )
 
 
 def list_dead(draft: Draft, message: ListDead) -> None:
-    draft.reply(message.token, _page(draft, Filter(message.type, "dead"), message.after, message.count))
+    page = _page(draft, Filter(message.type, "dead"), message.after, message.count)
+    draft.reply(message.token, _with_coming(draft, message.after, page))
 
 
 def next_due(draft: Draft, message: Next) -> None:
@@ -77,17 +81,22 @@ def tally(draft: Draft, message: Tally) -> None:
             lane.retrying,
             len(lane.dead),
             lane.count_due(wall_ms, COUNT_DUE) + held[name],
+            t.moved_in,
+            t.moved_out,
         )
         waits = lane.oldest_due_at(wall_ms)
         if waits is not None and (oldest is None or waits < oldest):
             oldest = waits
-    draft.reply(message.token, ShardTally(state.shard, state.epoch, types, oldest))
+    moves = state.moves
+    pending = sum(len(slot.pending) for slot in moves.adopted.values())
+    counts = (len(state.covered) - len(moves.ceded), len(moves.ceded), len(moves.adopted), pending)
+    draft.reply(message.token, ShardTally(state.shard, state.epoch, types, oldest, *counts))
 
 
 def find_bodies(draft: Draft, message: FindBodies) -> None:
     found = []
     for index, (id, place) in enumerate(message.bodies):
-        timer = draft.state.find(id)
+        timer = draft.state.bearer(id)
         if timer is not None and timer.payload == place:
             found.append((index, id, timer.generation))
     draft.reply(message.token, found)
@@ -158,6 +167,15 @@ def _page(draft: Draft, filter: Filter, after: tuple[int, str], count: int) -> P
         if looked_at >= SCAN_TIMERS or slot - first >= SCAN_SLOTS:
             return Page(views, (slot, END_OF_SLOT))
     return Page(views, None)
+
+
+def _with_coming(draft: Draft, after: tuple[int, str], page: Page) -> Page:
+    """With what the page's slots are about to get from another shard, which may have let go of it already."""
+    if not draft.state.moves.adopted:
+        return page
+    places = [(slot_of(pending.id), pending.id) for pending in draft.state.moves.all_pending() if pending.kind == PULL]
+    coming = sorted(place for place in places if place > after and (page.upto is None or place <= page.upto))
+    return Page(page.views, page.upto, coming)
 
 
 def _by_slot(run: Iterable[str]) -> dict[int, list[str]]:

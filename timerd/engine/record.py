@@ -4,11 +4,12 @@ All records of one turn of one shard are one frame. They hold everything that re
 work out: replaying them in order over an empty shard gives the same state, whatever the clock or the types say by then.
 
 Tags and field order are the format (FORMAT.md). Add fields at the end, with a default; never reuse a tag.
-Tags 12 to 15 are kept for `Released`, `Ceded`, `Adopted` and `Moved`.
+Tag 12 is kept for `Released`.
 """
 
 import msgspec
 
+from timerd.engine.move_record import Adopted, Ceded, Drained, Left, Moved, Pended, Resolved, SlotMove
 from timerd.engine.timer import BodyRef, Timer
 
 
@@ -25,12 +26,15 @@ class Totals(msgspec.Struct, array_like=True, gc=False):
     superseded: int = 0
     retried: int = 0
     dropped: dict[str, int] = msgspec.field(default_factory=dict)
+    moved_in: int = 0
+    """Live timers that came from other shards."""
+    moved_out: int = 0
 
     @property
     def live(self) -> int:
         """Timers that should be live by these counts (promise 8)."""
-        gone = self.fired + self.cancelled + self.replaced + self.dead + sum(self.dropped.values())
-        return self.armed + self.revived - gone
+        gone = self.fired + self.cancelled + self.replaced + self.dead + sum(self.dropped.values()) + self.moved_out
+        return self.armed + self.revived + self.moved_in - gone
 
 
 class Armed(msgspec.Struct, array_like=True, tag_field="record", tag=1):
@@ -112,6 +116,8 @@ class Checkpoint(msgspec.Struct, array_like=True, tag_field="record", tag=9):
     unclean_at: int
     unclean_generation: int
     totals: dict[str, Totals]
+    moves: list[SlotMove] = []
+    """Of these slots, those that are on the move (cluster/PROTOCOL.md)."""
 
 
 class Owned(msgspec.Struct, array_like=True, tag_field="record", tag=10):
@@ -128,4 +134,7 @@ class Closed(msgspec.Struct, array_like=True, tag_field="record", tag=11):
     at: int
 
 
-Record = Armed | Cancelled | Fired | Retried | Buried | Revived | Purged | Relocated | Checkpoint | Owned | Closed
+Record = (
+    Armed | Cancelled | Fired | Retried | Buried | Revived | Purged | Relocated | Checkpoint | Owned | Closed
+    | Ceded | Adopted | Moved | Pended | Resolved | Drained | Left
+)  # fmt: skip

@@ -12,7 +12,7 @@ from xxhash import xxh3_64_intdigest
 
 SLOTS: Final = 16_384  # a power of two, far above any shard count, so that load spreads within a few percent
 _MASK: Final = SLOTS - 1
-_POINTS_A_SHARD: Final = 64  # points of each shard on the circle; more smooths the spread before the bound acts
+_POINTS_A_SHARD: Final = 128  # points of each on the circle: growth moves at most 2 percent more than it must
 LOAD_FACTOR: Final = 1.1  # no shard gets more than this times the mean
 
 
@@ -32,11 +32,30 @@ class RingTable(msgspec.Struct, frozen=True):
     version: int
     shards: tuple[int, ...]
     """The shard of each slot; SLOTS entries."""
+    previous: tuple[int, ...] = ()
+    """The same in the version before, or empty: where it differs, the slot moves, or has moved, from there."""
+    known: int = 0
+    """One more than the highest shard that any version has named; 0 in a first table. Those have logs."""
 
     @property
     def shard_ids(self) -> list[int]:
         """The shards that the table names, ascending."""
         return sorted(set(self.shards))
+
+    @property
+    def known_ids(self) -> list[int]:
+        """All shards that have a log."""
+        return sorted({*self.shards, *range(self.known)})
+
+    def source_of(self, slot: int) -> int | None:
+        """The shard that a slot moves from by this table; None: it has not moved."""
+        source = self.previous[slot] if self.previous else self.shards[slot]
+        return None if source == self.shards[slot] else source
+
+    def owners_of(self, slot: int) -> list[int]:
+        """The shards that may hold timers of a slot: its owner, and whom it comes from."""
+        source = self.source_of(slot)
+        return [self.shards[slot]] if source is None else [self.shards[slot], source]
 
     def slots_of(self, shard: int) -> list[int]:
         """The slots of one shard, ascending."""
@@ -51,7 +70,7 @@ def build_table(shards: Iterable[int], version: int = 1) -> RingTable:
     """
     members = sorted(set(shards))
     assert members, "a table needs a shard"
-    bound = -(-SLOTS * LOAD_FACTOR // len(members))
+    bound = max(int(SLOTS * LOAD_FACTOR / len(members)), -(-SLOTS // len(members)))
     circle = sorted(
         (xxh3_64_intdigest(f"shard {shard} point {point}".encode()), shard)
         for shard in members
@@ -71,3 +90,10 @@ def build_table(shards: Iterable[int], version: int = 1) -> RingTable:
         table[slot] = owner
         load[owner] += 1
     return RingTable(version, tuple(table))
+
+
+def next_table(table: RingTable, shards: Iterable[int]) -> RingTable:
+    """The table that follows `table`, with these shards. To be published only when all of `table` has come to rest."""
+    placed = build_table(shards, table.version + 1).shards
+    known = max(table.known, max(table.shards) + 1, max(placed) + 1)
+    return RingTable(table.version + 1, placed, table.shards, known)

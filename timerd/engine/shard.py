@@ -13,9 +13,8 @@ from bisect import bisect_right
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
-
 from timerd.engine import arming, burial, misfire, reading, settling
+from timerd.engine.ceding import Ceding
 from timerd.engine.draft import Draft
 from timerd.engine.effect import Turn
 from timerd.engine.message import (
@@ -41,10 +40,26 @@ from timerd.engine.message import (
     Take,
     Tally,
 )
+from timerd.engine.move_message import (
+    Ask,
+    Cede,
+    Move,
+    MoveDone,
+    OfMove,
+    Pull,
+    Pulled,
+    SetPull,
+    SetTable,
+    Standing,
+    Told,
+)
+from timerd.engine.moving import Moving
 from timerd.engine.now import Now
-from timerd.engine.record import Checkpoint, Closed, Owned, Relocated
+from timerd.engine.record import Closed, Owned, Relocated
+from timerd.engine.ring import RingTable
+from timerd.engine.slicing import write_slice
+from timerd.engine.sorting import sort_out
 from timerd.engine.state import State
-from timerd.engine.timer import Timer
 
 SLICE_TIMERS = 4_000  # timers in a slice: a few milliseconds of the loop, however large the shard
 
@@ -77,10 +92,34 @@ class Shard:
         self._draft = Draft(state)
         self._kept = dead_letters_kept
         self._expiry_pending = False
+        self._ceding = Ceding(self._draft)
+        self._moving = Moving(self._draft)
+        self._table: RingTable | None = None  # one that has followed the first; None: nothing has ever moved
+        self._closed = False
+        self._of_move: dict[type, Decision] = {
+            Ask: lambda _, message: self._ceding.ask(message),
+            Pull: lambda _, message: self._ceding.pull(message),
+            Move: lambda _, message: self._ceding.move(message),
+            Standing: lambda _, message: self._ceding.standing(message),
+            Cede: lambda _, message: self._moving.cede(message),
+            Told: lambda _, message: self._moving.told(message),
+            Pulled: lambda _, message: self._moving.pulled(message),
+            MoveDone: lambda _, message: self._moving.move_done(message),
+        }
 
     @property
     def id(self) -> int:
         return self.state.shard
+
+    @property
+    def waiting(self) -> int:
+        """Operations that wait for another shard."""
+        return self._moving.waiting
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether no slot of it moves, by what it knows."""
+        return not self.state.moves
 
     def own(self, now: Now) -> None:
         """Begin: the first record of this process's time with the shard."""
@@ -93,9 +132,18 @@ class Shard:
         self.state.now = now
         decision = DECISIONS.get(type(message))
         if decision is not None:
-            decision(self._draft, message)
+            if self._table is None or not sort_out(self._moving, message):
+                decision(self._draft, message)
             return
         match message:
+            case OfMove():
+                # One of another version is sent again, until both know of the same.
+                if self._table is not None and message.version == self._table.version and not self._closed:
+                    self._of_move[type(message)](self._draft, message)
+            case SetTable():
+                self._set_table(message.table)
+            case SetPull():
+                self._moving.per_second = message.per_second
             case SetTypes():
                 self._draft.types = message.types
                 for name, lane in self.state.lanes.items():
@@ -125,6 +173,9 @@ class Shard:
                 self._draft.effects += lane.report(state.shard)
                 lane.settle_wake()
         self._expiry_pending = burial.expire(self._draft, self._kept)
+        if self._table is not None and not self._closed:
+            self._ceding.tick(now)
+            self._moving.tick(now)
 
     def take(self) -> Turn:
         """End the turn. The records must be encoded before anything else is stepped: they share live timers."""
@@ -151,43 +202,47 @@ class Shard:
                 wall = lane_wall
             if lane_boot is not None and (boot is None or lane_boot < boot):
                 boot = lane_boot
+        if self._table is not None and not self._closed:
+            for at in (self._ceding.wake_at(), self._moving.wake_at()):
+                if at is not None and (boot is None or at < boot):
+                    boot = at
         return wall, boot
 
     def needed_lsn(self) -> int:
         """Every frame before this one is dead: each slot has a slice at or behind it."""
-        covered = next(iter(self.state.covered.values()), 0)
+        covered = next(iter(self.state.covered.values()), self.state.sliced)
         return max(covered, 1)
 
     def pinned(self, last_lsn: int) -> int:
-        """How many slots have no slice after `last_lsn` (inclusive)."""
+        """How many slots have no slice after `last_lsn` (inclusive). A shard of no slots has its own state to keep."""
+        if not self.state.covered:
+            return int(self.state.sliced <= last_lsn)
         return bisect_right(list(self.state.covered.values()), last_lsn)  # they ascend
 
     def _write_slice(self) -> None:
         state = self.state
         slots: dict[int, None] = {}
-        timers: list[Timer] = []
+        timers = 0
         for slot in state.covered:
             if slot in slots:
                 continue
             run = state.run_of[slot]
-            if slots and len(timers) + len(run.by_id) > SLICE_TIMERS:
+            more = len(run.by_id) + (state.moves.weight(run.slots) if state.moves else 0)
+            if slots and timers + more > SLICE_TIMERS:
                 break
             slots.update(dict.fromkeys(run.slots))
-            timers += run.by_id.values()
-        lsn = state.lsn + 1  # one number for all: each would be an object, and they live for long
-        for slot in slots:
-            del state.covered[slot]
-            state.covered[slot] = lsn
-        totals = {
-            name: msgspec.structs.replace(lane.totals, dropped=dict(lane.totals.dropped))
-            for name, lane in state.lanes.items()
-        }
-        self._draft.write(
-            Checkpoint(list(slots), timers, state.last, state.epoch, state.unclean_at, state.unclean_generation, totals)
-        )
+            timers += more
+        write_slice(self._draft, slots)
+
+    def _set_table(self, table: RingTable) -> None:
+        """Know of a table; one that has followed the first may take slots away."""
+        if table.version > 1 and (self._table is None or self._table.version < table.version):
+            self._table = self._moving.table = table
+            self._ceding.give_up(table)
 
     def _close(self, message: Close) -> None:
         """Lay the shard down. With an outcome outstanding or unwritten it is no clean end, and must not read as one."""
+        self._closed = True
         if not self._draft.flights and not self._draft.forgets:
             self._draft.write(Closed(self.state.now.wall_ms))
         self._draft.reply(message.token, None)
@@ -195,7 +250,7 @@ class Shard:
     def _relocate(self, message: Relocate) -> None:
         moved = []
         for id, generation, old_place, new_place in message.bodies:
-            timer = self.state.find(id)
+            timer = self.state.bearer(id)
             if timer is not None and timer.generation == generation and timer.payload == old_place:
                 moved.append((id, generation, new_place))
         if moved:

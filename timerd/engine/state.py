@@ -11,15 +11,16 @@ Invariants:
   4. An id is in `blocked` exactly while a delivery of a generation is open that is no longer current.
   5. Between records, a live timer is in exactly one queue of its type's lane, or in flight, or in `held`.
 
-While a log is replayed, 5 waits for `fill`: most timers of a log are long gone, and the queues would be full of them.
+While a log is replayed, 5 waits for `loading.fill`: most timers of a log are long gone, and the queues would be full of
+them.
 """
 
-from collections.abc import Callable, Iterable
-from typing import Any, Final, NamedTuple
-
-import msgspec
+from collections.abc import Callable
+from typing import Any, Final
 
 from timerd.engine.lane import Lane
+from timerd.engine.loading import Run, add_slots, by_type
+from timerd.engine.moves import PENDING_BYTES, Moves
 from timerd.engine.now import Now
 from timerd.engine.record import (
     Armed,
@@ -42,45 +43,34 @@ from timerd.engine.timer import (
     HELD,
     IN_FLIGHT,
     URGENT,
-    WAITING,
     BodyRef,
     Failure,
     Payload,
     Timer,
 )
 
-RUN_SLOTS: Final = 8  # a slice is of whole runs: with ten million timers in eight shards one holds about 5,000
 TIMER_BYTES: Final = 48  # what a timer takes in a checkpoint beside its id, type and payload
 COMPLETION_BYTES: Final = 16  # what ending a timer takes in the log beside its id
+MOVING_FACTOR: Final = 6  # times that while slots move: it ends in two logs, in three records
 BODY_REF_BYTES: Final = 40  # what the place of a body takes in a checkpoint
 
 NO_FAILURE: Final = Failure(0, 0, 0, 0, "")
-
-
-class Run(NamedTuple):
-    """Neighbouring slots of a shard, and their timers in one dict.
-
-    A dict for each of 2,048 slots is a miss of the cache more at every look-up: 0.35 us an arm. Slices take whole runs.
-    """
-
-    slots: tuple[int, ...]
-    by_id: dict[str, Timer]
 
 
 class State:
     """The timers of one shard's slots, their queues, and the totals."""
 
     def __init__(self, shard: int, slots: list[int], now: Now, filled: bool = True) -> None:
-        """Empty. `filled`: False where a log is about to be replayed; then call `fill` at its end."""
+        """Empty. `filled`: False where a log is about to be replayed; then call `loading.fill` at its end."""
         self.shard = shard
-        self._filled = filled
+        self.filled = filled
         self.now = now
-        self.runs = [Run(tuple(slots[at : at + RUN_SLOTS]), {}) for at in range(0, len(slots), RUN_SLOTS)]
-        self.run_of = {slot: run for run in self.runs for slot in run.slots}
+        self.runs: list[Run] = []
+        self.run_of: dict[int, Run] = {}
         self.slots: list[dict[str, Timer] | None] = [None] * SLOTS
-        """By slot, the dict of its run."""
-        for slot, run in self.run_of.items():
-            self.slots[slot] = run.by_id
+        """By slot, the dict of its run; None: the slot is another shard's."""
+        self.covered: dict[int, int] = {}  # slot -> lsn of its newest slice, oldest first
+        add_slots(self, slots)
         self.lanes: dict[str, Lane] = {}
         self.last = 0
         self.lsn = 0  # of the newest frame
@@ -88,13 +78,14 @@ class State:
         self.unclean_at = 0  # Unix ms of the last take-up after an unclean end: what was due by then may be a repeat
         self.unclean_generation = 0
         self.closed = True  # the newest record is `Closed`, or there is none
-        self.covered: dict[int, int] = dict.fromkeys(slots, 0)  # slot -> lsn of its newest slice, oldest first
         self.held: dict[str, Timer] = {}
         self.blocked: set[str] = set()
         self.id_bytes = 0
         self.payload_bytes = 0  # inline ones
         self.timers = 0  # dead ones included
         self.body_bytes: dict[int, int] = {}  # body segment -> live bytes
+        self.sliced = 0  # lsn of the newest slice, of whatever slots
+        self.moves = Moves(self)
         self._apply: dict[type, Callable[[Any], None]] = {
             Armed: self._armed,
             Cancelled: self._cancelled,
@@ -107,6 +98,7 @@ class State:
             Checkpoint: self._checkpoint,
             Owned: self._owned,
             Closed: self._closed,
+            **self.moves.handlers(),
         }
 
     def apply(self, record: Record, id_slots: list[int] | None = None) -> None:
@@ -124,39 +116,49 @@ class State:
         assert by_id is not None, "an id of another shard"
         return by_id.get(id)
 
+    def bearer(self, id: str) -> Timer | None:
+        """The timer, or what is pending of the id; None also where the id is not this shard's."""
+        by_id = self.slots[slot_of(id)]
+        if by_id is None or (timer := by_id.get(id)) is not None:
+            return None if by_id is None else timer
+        pending = self.moves.pending(id)
+        return pending.timer if pending else None
+
     def lane(self, type: str) -> Lane:
         """The lane of a type, made at its first mention."""
         lane = self.lanes.get(type)
         if lane is None:
-            lane = self.lanes[type] = Lane(type, self.now, self._filled)
+            lane = self.lanes[type] = Lane(type, self.now, self.filled)
         return lane
 
     @property
     def live_bytes(self) -> int:
         """About what a full checkpoint takes."""
-        return self.timers * TIMER_BYTES + self.id_bytes + self.payload_bytes
+        moving = self.moves.entries * PENDING_BYTES
+        return self.timers * TIMER_BYTES + self.id_bytes + self.payload_bytes + moving
 
     @property
     def completion_bytes(self) -> int:
         """What ending every timer may take in the log."""
-        return self.timers * COMPLETION_BYTES + self.id_bytes
+        bytes = (self.timers + self.moves.entries) * COMPLETION_BYTES + self.id_bytes
+        return bytes * MOVING_FACTOR if self.moves else bytes
 
     # ---- one method a record
 
     def _armed(self, record: Armed, id_slots: list[int] | None = None) -> None:
         timers = record.timers
-        for lane, count in self._enter(timers, id_slots):
+        for lane, count in self.enter(timers, id_slots):
             lane.totals.armed += count
         self.last = max(self.last, timers[-1].generation)
 
     def _cancelled(self, record: Cancelled) -> None:
-        for old in self._remove(record.ids):
+        for old in self.remove(record.ids):
             lane = self.lane(old.type)
             if old.state == DEAD:
                 lane.totals.purged += 1
             else:
                 lane.totals.cancelled += 1
-            self._leave(old, lane)
+            self.leave(old, lane)
 
     def _fired(self, record: Fired) -> None:
         lane = self.lane(record.type)
@@ -165,7 +167,7 @@ class State:
         totals.fired += len(record.ids)
         if record.rearmed:
             self._end([timer.id for timer in record.rearmed], lane)
-            self._enter(record.rearmed)
+            self.enter(record.rearmed)
             totals.fired += len(record.rearmed)
             totals.armed += len(record.rearmed)
             self.last = max(self.last, record.rearmed[-1].generation)
@@ -225,26 +227,28 @@ class State:
             revived.append(Timer(old.fire_at, generation, id, old.type, old.payload, born_at))
             self.lane(old.type).totals.revived += 1
         if revived:
-            for old in self._remove([timer.id for timer in revived]):
-                self._leave(old, self.lane(old.type))
-            self._enter(revived)
+            for old in self.remove([timer.id for timer in revived]):
+                self.leave(old, self.lane(old.type))
+            self.enter(revived)
             self.last = max(self.last, revived[-1].generation)
 
     def _purged(self, record: Purged) -> None:
-        for old in self._remove(record.ids):
+        for old in self.remove(record.ids):
             assert old.state == DEAD
             lane = self.lane(old.type)
             lane.totals.purged += 1
-            self._leave(old, lane)
+            self.leave(old, lane)
 
     def _relocated(self, record: Relocated) -> None:
         for id, generation, place in record.bodies:
             timer = self.find(id)
-            assert timer is not None
+            if timer is None:
+                self.moves.relocate(id, generation, place)
+                continue
             assert timer.generation == generation
-            self._count_payload(timer.payload, -1)
+            self.count_payload(timer.payload, -1)
             timer.payload = place
-            self._count_payload(place, 1)
+            self.count_payload(place, 1)
 
     def _checkpoint(self, record: Checkpoint) -> None:
         """In recovery (see replay.py) this fills the slots; live it says what already is, and changes nothing."""
@@ -259,74 +263,20 @@ class State:
     def _closed(self, record: Closed) -> None:
         self.closed = True
 
-    # ---- recovery: what a slice holds
-
-    def load_slice(self, record: Checkpoint) -> None:
-        """Replace everything about these slots, and the shard's own state, by what the slice says."""
-        gone = set(record.slots)
-        for run in {self.run_of[slot].slots: self.run_of[slot] for slot in record.slots}.values():
-            ids = list(run.by_id)
-            if not gone.issuperset(run.slots):
-                ids = [id for id, slot in zip(ids, slots_of(ids), strict=True) if slot in gone]
-            for id in ids:
-                old = run.by_id.pop(id)
-                self._leave(old, self.lane(old.type))
-        live = [timer for timer in record.timers if timer.state != DEAD]
-        for timer in live:
-            timer.state = WAITING
-        self._enter(live)
-        for timer in live:
-            if timer.failure is not None:
-                lane = self.lane(timer.type)
-                lane.leave(timer)
-                lane.enter_retry(timer, msgspec.structs.replace(timer.failure, since=self.now.boot_ms))
-        dead = [timer for timer in record.timers if timer.state == DEAD]
-        self._place(dead)
-        self._count(dead, 1)
-        for timer in dead:
-            self.lane(timer.type).dead[timer.id] = timer
-        self.last = record.last
-        self.epoch = record.epoch
-        self.unclean_at = record.unclean_at
-        self.unclean_generation = record.unclean_generation
-        for lane in self.lanes.values():
-            lane.totals = type(lane.totals)()
-        for name, totals in record.totals.items():
-            self.lane(name).totals = totals
-
-    def fill(self) -> None:
-        """Replay has ended: put what it has left into queues, and dead letters in the order of their deaths."""
-        self._filled = True
-        waiting: dict[str, list[Timer]] = {name: [] for name in self.lanes}
-        retrying: dict[str, list[Timer]] = {name: [] for name in self.lanes}
-        for run in self.runs:
-            for timer in run.by_id.values():
-                timer.type = self.lanes[timer.type].name  # one string for all: each was decoded apart, at 60 bytes
-                if timer.state == WAITING:
-                    if timer.armed_for_now:
-                        timer.state = URGENT
-                    waiting[timer.type].append(timer)
-                elif timer.state != DEAD:
-                    retrying[timer.type].append(timer)
-        for name, lane in self.lanes.items():
-            lane.fill(waiting[name], retrying[name])
-            by_death = sorted(lane.dead.values(), key=_died)
-            lane.dead = {timer.id: timer for timer in by_death}
-
     # ---- the steps that records are made of
 
-    def _enter(self, timers: list[Timer], id_slots: list[int] | None = None) -> list[tuple[Lane, int]]:
+    def enter(self, timers: list[Timer], id_slots: list[int] | None = None) -> list[tuple[Lane, int]]:
         """Live timers come, WAITING or URGENT; what had their ids is displaced. Says how many came into which lane."""
-        self._place(timers, id_slots)
-        self._count(timers, 1)
+        self.place(timers, id_slots)
+        self.count(timers, 1)
         entered = []
-        for type, group in _by_type(timers):
+        for type, group in by_type(timers):
             lane = self.lane(type)
             lane.enter(group)
             entered.append((lane, len(group)))
         return entered
 
-    def _place(self, timers: list[Timer], id_slots: list[int] | None = None) -> None:
+    def place(self, timers: list[Timer], id_slots: list[int] | None = None) -> None:
         slots = self.slots
         displaced: list[Timer] = []
         for timer, slot in zip(timers, id_slots or slots_of([timer.id for timer in timers]), strict=True):
@@ -340,13 +290,13 @@ class State:
 
     def _displace(self, olds: list[Timer]) -> None:
         """New generations have taken the places of these."""
-        for type, group in _by_type(olds):
+        for type, group in by_type(olds):
             lane = self.lane(type)
             waiting = [old for old in group if old.state <= URGENT]
             others = [old for old in group if old.state > URGENT] if len(waiting) < len(group) else []
             lane.totals.replaced += len(waiting)
             lane.end(waiting)
-            self._count(waiting, -1)
+            self.count(waiting, -1)
             for old in waiting:
                 old.payload = None  # a stale entry of a queue should hold little
                 old.state = GONE
@@ -355,11 +305,11 @@ class State:
                     lane.totals.purged += 1
                 else:
                     lane.totals.replaced += 1
-                self._leave(old, lane)
+                self.leave(old, lane)
 
-    def _leave(self, old: Timer, lane: Lane) -> None:
+    def leave(self, old: Timer, lane: Lane) -> None:
         """Not current any more, and not because its delivery ended: if one is open, its id is blocked until then."""
-        self._count([old], -1)
+        self.count([old], -1)
         if old.state == DEAD:
             del lane.dead[old.id]
         elif old.state == IN_FLIGHT:
@@ -376,24 +326,26 @@ class State:
 
     def _end(self, ids: list[str], lane: Lane) -> None:
         """Live timers end with their delivery."""
-        ended = self._remove(ids)
+        ended = self.remove(ids)
         lane.end(ended)
-        self._count(ended, -1)
+        self.count(ended, -1)
         for old in ended:
             old.state = GONE
 
-    def _remove(self, ids: list[str]) -> list[Timer]:
+    def remove(self, ids: list[str]) -> list[Timer]:
+        """Take these out of their dicts."""
         slots = self.slots
         by_ids = [slots[slot] for slot in slots_of(ids)]
         return list(map(dict.pop, by_ids, ids))  # type: ignore[arg-type]  # as in arming: the misses overlap
 
-    def _count(self, timers: list[Timer], sign: int) -> None:
+    def count(self, timers: list[Timer], sign: int) -> None:
         self.timers += sign * len(timers)
         self.id_bytes += sign * len("".join([timer.id for timer in timers]).encode())
         for payload in [timer.payload for timer in timers if timer.payload is not None]:
-            self._count_payload(payload, sign)
+            self.count_payload(payload, sign)
 
-    def _count_payload(self, payload: Payload, sign: int) -> None:
+    def count_payload(self, payload: Payload, sign: int) -> None:
+        """Something here carries it from now on, or no more."""
         if isinstance(payload, BodyRef):
             self.payload_bytes += sign * BODY_REF_BYTES
             left = self.body_bytes.get(payload.segment, 0) + sign * payload.length
@@ -403,18 +355,3 @@ class State:
                 self.body_bytes.pop(payload.segment, None)
         elif payload is not None:
             self.payload_bytes += sign * len(payload)
-
-
-def _by_type(timers: list[Timer]) -> Iterable[tuple[str, list[Timer]]]:
-    """In the order of their first timers. Mostly there is one."""
-    types = {timer.type for timer in timers}
-    if len(types) == 1:
-        return [(timers[0].type, timers)]
-    groups: dict[str, list[Timer]] = {}
-    for timer in timers:
-        groups.setdefault(timer.type, []).append(timer)
-    return groups.items()
-
-
-def _died(timer: Timer) -> tuple[int, int]:
-    return timer.failure.died_at if timer.failure else 0, timer.generation
