@@ -5,7 +5,6 @@ A start either has everything that was acknowledged, or refuses (`CorruptLog`, `
 """
 
 from collections.abc import Callable
-from typing import Final
 
 import structlog
 
@@ -19,8 +18,7 @@ from timerd.engine.shard import Shard
 from timerd.keys import Keys
 from timerd.node import Node
 from timerd.ports import Catalog, Clock, Deliver, Log
-
-SHARDS_DEFAULT: Final = 8
+from timerd.scaling import SHARDS_DEFAULT
 
 log = structlog.get_logger()
 
@@ -80,10 +78,10 @@ def _ring(settings: Settings, stored: RingTable | None) -> RingTable:
     """The table that the data directory began with, or a first one."""
     if stored is None:
         return build_table(range(settings.shards or SHARDS_DEFAULT))
-    if settings.shards not in (None, len(stored.shard_ids)):
+    if stored.version == 1 and settings.shards not in (None, len(stored.shard_ids)):
         raise WrongShards(
             f"the data directory has {len(stored.shard_ids)} shards and {settings.shards} are asked for; "
-            "their number is fixed when a data directory is made"
+            "POST /v1/shards:scale changes their number"
         )
     return stored
 
@@ -91,7 +89,8 @@ def _ring(settings: Settings, stored: RingTable | None) -> RingTable:
 async def _recover(
     settings: Settings, stored: RingTable | None, table: RingTable, log_port: Log, now: Now
 ) -> list[Shard]:
-    replays = {shard: Replay(shard, table.slots_of(shard), now) for shard in table.shard_ids}
+    moved = table if table.version > 1 else None
+    replays = {shard: Replay(shard, table.slots_of(shard), now, moved) for shard in table.known_ids}
     frames = 0
     async for frame in log_port.replay():
         if stored is None and settings.shards is None:
@@ -109,7 +108,7 @@ async def _recover(
             raise WrongShards(f"the log was not written with {len(replays)} shards") from None
         frames += 1
     await log_port.check_bodies([place for replay in replays.values() for place in replay.live_bodies()])
-    kept = -(-settings.dead_letters_kept // len(replays))
+    kept = -(-settings.dead_letters_kept // len(table.shard_ids))
     shards = []
     for replay in replays.values():
         state = replay.finish()

@@ -78,7 +78,8 @@ class Dispatch:
         self._log = log
         self._deliver = deliver
         self._clock = clock
-        self._table = table
+        self.table = table
+        """The ring table of the moment; who publishes another sets it."""
         self._random = random
         self._pause = pause
         self._fail = fail
@@ -347,7 +348,8 @@ class Dispatch:
         log.error("timers_not_sent", type=batch.type, timers=len(lost), reason=why)
         by_shard: dict[int, list[tuple[str, int]]] = {}
         for timer in lost:
-            by_shard.setdefault(self._table.shards[slot_of(timer.id)], []).append((timer.id, timer.generation))
+            for shard in self.table.owners_of(slot_of(timer.id)):  # one of them has handed it out
+                by_shard.setdefault(shard, []).append((timer.id, timer.generation))
         for shard, timers in by_shard.items():
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             message: Message = BodyLost(batch.batch_no, timers, why, future.set_result)

@@ -15,7 +15,7 @@ class Gathering:
     def __init__(self, count: int, then: Callable[[], None] | None = None) -> None:
         """`then` is called when all have been answered, also when nobody waits for that any more."""
         self._then = then
-        self._values: list[Any] = [None] * count
+        self.values: list[Any] = [None] * count
         self._left = count
         self.future: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
 
@@ -23,13 +23,13 @@ class Gathering:
         """The token of question `index`."""
 
         def answered(value: Any) -> None:
-            self._values[index] = value
+            self.values[index] = value
             self._left -= 1
             if not self._left:
                 if self._then is not None:
                     self._then()
                 if not self.future.done():
-                    self.future.set_result(self._values)
+                    self.future.set_result(self.values)
 
         return answered
 

@@ -23,13 +23,17 @@ class Inbox:
 
     def __init__(self, shards: int) -> None:
         """One of so many, which share what all of them may take."""
-        self.memory_max = max(SHARE_MIN, MEMORY_MAX // shards)
+        self.share(shards)
         self._ahead: deque[tuple[Message, int]] = deque()
         self._messages: deque[tuple[Message, int, int, int]] = deque()  # (message, bytes, memory, since when it waits)
         self.bytes = 0
         """Of the log, that all of them will take."""
         self.memory = 0
         """About what those take that do not go ahead."""
+
+    def share(self, shards: int) -> None:
+        """There are so many now."""
+        self.memory_max = max(SHARE_MIN, MEMORY_MAX // shards)
 
     def __bool__(self) -> bool:
         return bool(self._messages or self._ahead)

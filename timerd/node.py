@@ -15,7 +15,6 @@ from typing import Any
 
 import structlog
 
-from timerd import __version__
 from timerd.catalogue import Types
 from timerd.clock import refused_if_late
 from timerd.dispatch import Dispatch
@@ -23,7 +22,7 @@ from timerd.engine.message import (
     TIMER_DEAD,
     ArmDone,
     ArmResult,
-    Cancel,
+    Bounced,
     CancelResult,
     Close,
     Condition,
@@ -49,12 +48,14 @@ from timerd.engine.timer import INLINE_PAYLOAD_BYTES, Timer, TimerType
 from timerd.gathering import Gathering, merge_arm, split_arm
 from timerd.inbox import MEMORY_MAX
 from timerd.keys import Keys
-from timerd.pages import BEGINNING, page_token_of, read_page, read_token
+from timerd.pages import BEGINNING, matches, page_token_of, read_page, read_token
 from timerd.payloads import with_bodies
 from timerd.ports import Catalog, Clock, Deliver, Log
-from timerd.report import NodeTally, ShardReport, StatusReport
+from timerd.report import NodeTally, Scaled, ShardReport, StatusReport
+from timerd.rerouting import Rerouting
 from timerd.runner import Runner
-from timerd.tallies import sum_up
+from timerd.scaling import Scaling
+from timerd.tallies import shard_reports, status_report, sum_up
 from timerd.turner import Turner
 from timerd.upkeep import Upkeep
 from timerd.virtual_clock import VirtualClock
@@ -87,7 +88,6 @@ class Node:
         """Who may call. Nothing of the node's own; it holds them for the API, as it does the types."""
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Never resolves; raises what ended the runner. The process must then end without another word."""
-        self._table = table
         self._log = log
         self._started_at = clock.now()
         self._draining = False
@@ -99,6 +99,12 @@ class Node:
         )
         self._runner.on_effects = self._dispatch.on_effects
         self._runner.on_durable = self._upkeep.after_turn
+        self.scaling = Scaling(
+            settings, table, self._runner, self._upkeep, catalog, clock, lambda: self._types.known, self._ask_all
+        )
+        """How many shards there are, and who decides that."""
+        self.scaling.on_table = self._table_changed
+        self._rerouting = Rerouting(self._runner, lambda: self.scaling.table)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._asking_bytes = 0  # of requests that wait for room in the log
 
@@ -110,6 +116,7 @@ class Node:
         Raises LogFailed.
         """
         self._types_changed(self._types.known)
+        self.scaling.tell()
         task = asyncio.get_running_loop().create_task(self._runner.run())
         task.add_done_callback(self._ended)
         self._tasks.add(task)
@@ -119,6 +126,9 @@ class Node:
         if self.failed.done():
             first.cancel()
             self.failed.result()
+        keeper = asyncio.get_running_loop().create_task(self.scaling.run())
+        keeper.add_done_callback(self._ended)
+        self._tasks.add(keeper)
 
     def turner(self, clock: VirtualClock) -> Turner:
         """What turns `clock`, which the node was made with."""
@@ -173,7 +183,7 @@ class Node:
     ) -> ArmDone | Refused:
         """Arm checked timers (generation 0), all or none of them; conflicts are results, not refusals."""
         known = self._types.known  # what they were checked against: nothing has been awaited since
-        parts = split_arm(self._table, timers, conditions)
+        parts = split_arm(self.scaling.table, timers, conditions)
         size = sum(part.bytes for part in parts)
         large = _large_payloads(timers) if size > INLINE_PAYLOAD_BYTES else []
         body_bytes = sum(len(payload) for _, payload in large)
@@ -182,8 +192,7 @@ class Node:
             return refused
         gathering = Gathering(len(parts), self._place_bodies(large) if large else None)
         for index, part in enumerate(parts):
-            message = part.message(gathering.token(index), want_results)
-            self._runner.send(part.shard, message, part.bytes, len(part.timers))
+            self._rerouting.arm(part, gathering.token(index), want_results)
         answers = await gathering.future
         return merge_arm(parts, answers, len(timers))
 
@@ -192,12 +201,11 @@ class Node:
         if refused := self._expired(expires_at):
             return refused
         parts = self._split_ids(ids)
-        sizes = [(shard, sum(len(id) + 8 for id, _ in part), len(part)) for shard, part in parts.items()]
-        if not self._runner.has_room(shard for shard, _, _ in sizes):
+        if not self._runner.has_room(parts):
             return self._overloaded()
         gathering = Gathering(len(parts))
         for index, (shard, part) in enumerate(parts.items()):
-            self._runner.send(shard, Cancel([id for id, _ in part], gathering.token(index)), *sizes[index][1:])
+            self._rerouting.cancel(shard, [id for id, _ in part], gathering.token(index))
         answers = await gathering.future
         results: list[CancelResult] = [CancelResult(False)] * len(ids)
         for part, answer in zip(parts.values(), answers, strict=True):
@@ -210,7 +218,7 @@ class Node:
         shard = self._shard_of(id)
         if refused := await self._full(expires_at, [(shard, len(id) + 64, 1)]):
             return refused
-        result = await self._ask(shard, lambda token: FireNow(id, token))
+        result = await self._ask_about(id, lambda token: FireNow(id, token))
         if result == TIMER_DEAD:
             return Refused("timer-dead", "the timer is a dead letter; replay it or arm it again")
         answer: ArmResult | None = result
@@ -218,7 +226,7 @@ class Node:
 
     async def get(self, id: str) -> TimerView | None:
         """One timer, its payload in full."""
-        view: TimerView | None = await self._ask(self._shard_of(id), lambda token: Get(id, token))
+        view: TimerView | None = await self._ask_about(id, lambda token: Get(id, token))
         return None if view is None else (await self._with_bodies([view]))[0]
 
     async def next(self, type: str | None, limit: int) -> list[TimerView]:
@@ -251,7 +259,8 @@ class Node:
 
     async def _live(self, type: str) -> int:
         tallies: list[ShardTally] = await self._ask_all(lambda token: Tally(token))
-        return sum(tally.types[type].live for tally in tallies if type in tally.types)
+        counts = [tally.types[type] for tally in tallies if type in tally.types]
+        return sum(count.live + count.moved_out - count.moved_in for count in counts)  # those between two shards, too
 
     def _types_changed(self, types: Mapping[str, TimerType]) -> None:
         self._tell_types(types)
@@ -260,6 +269,9 @@ class Node:
     def _tell_types(self, types: Mapping[str, TimerType]) -> None:
         for shard in self._runner.shards:
             self._runner.send(shard, SetTypes(types))
+
+    def _table_changed(self, table: RingTable) -> None:
+        self._upkeep.table = self._dispatch.table = table
 
     def _pause(self, name: str, reason: str) -> None:
         """A target is gone (410): its type waits until someone resumes it."""
@@ -274,8 +286,9 @@ class Node:
         self, type: str | None, page_size: int, page_token: str | None
     ) -> tuple[list[TimerView], str | None] | Refused:
         """A page of dead letters."""
+        wanted = Filter(type, "dead")
         return await self._pages(
-            page_size, page_token, lambda after, token: ListDead(type, after, page_size, token), True
+            page_size, page_token, lambda after, token: ListDead(type, after, page_size, token), wanted
         )
 
     async def replay_dead(self, ids: list[str] | None, type: str | None, expires_at: int | None) -> int | Refused:
@@ -298,8 +311,14 @@ class Node:
         for shard, part in parts.items():
             more = True
             while more:
-                count, more = await self._ask(shard, partial(verb, part, type))
+                answer = await self._ask(shard, partial(verb, part, type))
+                left = answer.ids if isinstance(answer, Bounced) else []
+                count, more = answer.answer if isinstance(answer, Bounced) else answer
                 total += count
+                if left:
+                    total += await self._dead(left, None, verb)
+        if ids is None and total and not await self.scaling.at_rest():
+            total += await self._dead(None, type, verb)  # some may have passed from a shard not asked to one that was
         return total
 
     # ---- what the node says of itself
@@ -321,51 +340,22 @@ class Node:
 
     async def status(self) -> StatusReport:
         """For /v1/status."""
+        uptime_s = (self.clock.now().boot_ms - self._started_at.boot_ms) / 1000
         tally = await self.tally()
-        types = tally.types.values()
-        due = sum(t.due for shard in tally.shards for t in shard.types.values())
-        in_flight = sum(t.in_flight for t in types)
-        retrying = sum(t.retrying for t in types)
-        live = sum(t.live for t in types)
-        oldest = [shard.oldest_due_at for shard in tally.shards if shard.oldest_due_at is not None]
-        now = self.clock.now()
-        return StatusReport(
-            version=__version__,
-            durability=self._log.durability,
-            uptime_s=(now.boot_ms - self._started_at.boot_ms) / 1000,
-            node=self.settings.node,
-            timers={
-                "armed": live - due - in_flight - retrying,
-                "due": due,
-                "in_flight": in_flight,
-                "retrying": retrying,
-                "dead": sum(t.dead_letters for t in types),
-            },
-            oldest_due_at=min(oldest, default=None),
-            log_live_bytes=tally.log_live_bytes,
-            log_disk_bytes=tally.log_disk_bytes,
-            ring_version=self._table.version,
-        )
+        return status_report(tally, self.settings, self._log.durability, uptime_s, self.scaling.table.version)
 
     async def shards(self) -> list[ShardReport]:
         """For /v1/shards."""
-        tallies: list[ShardTally] = await self._ask_all(lambda token: Tally(token))
-        capacity = self.settings.shard_capacity
-        reports = []
-        for tally in tallies:
-            timers = sum(t.live for t in tally.types.values())
-            in_flight = sum(t.in_flight for t in tally.types.values())
-            reports.append(
-                ShardReport(
-                    tally.shard, self.settings.node, tally.epoch, timers, capacity, timers / capacity, in_flight
-                )
-            )
-        return reports
+        return shard_reports(await self._ask_all(lambda token: Tally(token)), self.settings)
+
+    async def scale(self, shards: int, expires_at: int | None) -> Scaled | Refused:
+        """Have so many shards."""
+        return self._expired(expires_at) or await self.scaling.scale(shards)
 
     # ---- the steps that requests are made of
 
     def _shard_of(self, id: str) -> int:
-        return self._table.shards[slot_of(id)]
+        return self.scaling.table.shards[slot_of(id)]
 
     def _split_ids(self, ids: Sequence[str]) -> dict[int, list[tuple[str, int]]]:
         parts: dict[int, list[tuple[str, int]]] = {}
@@ -409,27 +399,39 @@ class Node:
 
     async def _with_bodies(self, views: Sequence[TimerView], *, as_they_were: bool = False) -> list[TimerView]:
         def look_up(id: str) -> Awaitable[TimerView | None]:
-            return self._ask(self._shard_of(id), partial(Get, id))
+            return self._ask_about(id, partial(Get, id))
 
         return await with_bodies(views, self._log, look_up, as_they_were=as_they_were)
 
     async def _pages(
-        self, page_size: int, page_token: str | None, ask: Callable[[tuple[int, str], Any], Message], chosen: bool
+        self,
+        page_size: int,
+        page_token: str | None,
+        ask: Callable[[tuple[int, str], Any], Message],
+        wanted: Filter,
     ) -> tuple[list[TimerView], str | None] | Refused:
-        """Ask all shards for what lies behind the token, and show it as far as all of them have looked.
-
-        `chosen`: not every timer is asked for, so one that changes meanwhile may be none of them.
-        """
+        """Ask all shards for what lies behind the token, and show it as far as all of them have looked."""
         after = BEGINNING if page_token is None else read_token(page_token)
         if after is None:
             return Refused("validation", "the page token is not one of ours", [("page_token", "unknown token")])
-        found, upto = await read_page(after, page_size, lambda asked: self._ask_all(partial(ask, asked)))
-        views = await self._with_bodies(found, as_they_were=chosen)
+
+        async def look_up(id: str) -> TimerView | None:
+            view: TimerView | None = await self._ask_about(id, partial(Get, id))
+            return view if view is not None and matches(wanted, view) else None
+
+        found, upto = await read_page(after, page_size, lambda asked: self._ask_all(partial(ask, asked)), look_up)
+        # Unless every timer is asked for, one that changes meanwhile may be none of them.
+        views = await self._with_bodies(found, as_they_were=wanted != Filter())
         return views, None if upto is None else page_token_of(upto)
 
     async def _ask(self, shard: int, message: Callable[[Any], Message]) -> Any:
         gathering = Gathering(1)
         self._runner.send(shard, message(gathering.token(0)))
+        return (await gathering.future)[0]
+
+    async def _ask_about(self, id: str, message: Callable[[Any], Message]) -> Any:
+        gathering = Gathering(1)
+        self._rerouting.about(id, message, gathering.token(0))
         return (await gathering.future)[0]
 
     async def _ask_all(self, message: Callable[[Any], Message]) -> list[Any]:
@@ -442,7 +444,7 @@ class Node:
     async def list(self, filter: Filter, page_size: int, page_token: str | None) -> tuple[Views, str | None] | Refused:
         """A page of timers in the order of (slot, id): stable whatever fires meanwhile."""
         return await self._pages(
-            page_size, page_token, lambda after, token: List(filter, after, page_size, token), filter != Filter()
+            page_size, page_token, lambda after, token: List(filter, after, page_size, token), filter
         )
 
 

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from timerd.engine.message import Page, TimerView
+from timerd.engine.message import Filter, Page, TimerView
 from timerd.engine.timer import BodyRef
 
 PAGE_ROUNDS: Final = 8  # times all shards are asked for one page; then it may be short
@@ -36,15 +36,26 @@ def read_token(token: str) -> Position | None:
 
 
 async def read_page(
-    after: Position, page_size: int, ask_all: Callable[[Position], Awaitable[list[Page]]]
+    after: Position,
+    page_size: int,
+    ask_all: Callable[[Position], Awaitable[list[Page]]],
+    look_up: Callable[[str], Awaitable[TimerView | None]],
 ) -> tuple[list[TimerView], Position | None]:
-    """What lies behind a position, as far as all shards have looked, and where the next page goes on; None: nowhere."""
+    """What lies behind a position, as far as all shards have looked, and where the next page goes on; None: nowhere.
+
+    `look_up` is asked about what is between two shards: a timer that is wanted, or None.
+    """
     found: list[tuple[int, TimerView]] = []
     upto: Position | None = after
     for _ in range(PAGE_ROUNDS):
         pages = await ask_all(upto or BEGINNING)
         upto = min((page.upto for page in pages if page.upto is not None), default=None)
         seen = [(slot, view) for page in pages for slot, view in page.views if upto is None or (slot, view.id) <= upto]
+        shown = {(slot, view.id) for slot, view in seen}
+        coming = {place for page in pages for place in page.coming if upto is None or place <= upto}
+        for slot, id in sorted(coming - shown):
+            if (late := await look_up(id)) is not None:
+                seen.append((slot, late))
         found += sorted(seen, key=lambda item: (item[0], item[1].id))
         if upto is None or len(found) >= page_size:
             break
@@ -63,3 +74,14 @@ def _fitting(found: Sequence[tuple[int, TimerView]], count: int) -> int:
         if room < 0 and index:
             return index
     return min(count, len(found))
+
+
+def matches(filter: Filter, view: TimerView) -> bool:
+    """Whether a list of these timers shows this one."""
+    return (
+        (filter.type is None or view.type == filter.type)
+        and (filter.state is None or view.state == filter.state)
+        and (filter.fire_after is None or view.fire_at > filter.fire_after)
+        and (filter.fire_before is None or view.fire_at < filter.fire_before)
+        and (filter.id_prefix is None or view.id.startswith(filter.id_prefix))
+    )

@@ -160,8 +160,21 @@ class ApiKey(msgspec.Struct, frozen=True):
     max_per_second: float | None = None
 
 
+class Utilisation(msgspec.Struct, frozen=True):
+    """How full a shard was, by its owner. Times are Unix ms."""
+
+    shard: int
+    owner: str
+    timers: int
+    capacity: int
+    at: int
+
+
 class Catalog(Protocol):
-    """What is not a timer: types, API keys, the ring table. A change is durable on return, or raises CatalogFull."""
+    """What is not a timer: types, API keys, the ring table, how full the shards are.
+
+    A change is durable on return, or raises CatalogFull.
+    """
 
     async def types(self) -> list[TimerType]: ...
     async def put_type(self, type: TimerType) -> None: ...
@@ -171,6 +184,8 @@ class Catalog(Protocol):
     async def delete_key(self, id: str) -> None: ...
     async def ring(self) -> RingTable | None: ...
     async def put_ring(self, table: RingTable) -> None: ...
+    async def utilisation(self) -> list[Utilisation]: ...
+    async def put_utilisation(self, rows: Sequence[Utilisation]) -> None: ...
     async def close(self) -> None: ...
 
 

@@ -100,6 +100,21 @@ class ShardReport(msgspec.Struct, frozen=True):
     capacity: int
     utilisation: float
     in_flight: int
+    slots: int = 0
+    """Of the ring table's 16,384, those that it owns."""
+    moving_in: int = 0
+    """Of these, those of which another shard may hold timers yet."""
+    moving_out: int = 0
+    """Slots that it has given away, and may hold timers of yet."""
+
+
+class Scaled(msgspec.Struct, frozen=True):
+    """What a change of the number of shards has come to."""
+
+    shards: int
+    ring_version: int
+    moving: bool
+    """Slots are on their way between shards."""
 
 
 class StatusReport(msgspec.Struct, frozen=True):

@@ -12,8 +12,9 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from timerd.engine.effect import Effect, Reply, Turn
+from timerd.engine.effect import Effect, Reply, Send, Turn
 from timerd.engine.message import Message
+from timerd.engine.move_message import size_of
 from timerd.engine.now import Now
 from timerd.engine.shard import Shard
 from timerd.inbox import TURN_BYTES_MAX, Inbox
@@ -23,6 +24,7 @@ from timerd.wheel import Wheel
 # A wall clock that was stepped, or went on while the machine was suspended, is noticed within this, so that what is due
 # right after it is still in time (promise 3 has 250 ms). The cost is a look at the wheel.
 SLEEP_MS_MAX: Final = 200
+WAITING_MAX: Final = 20_000  # operations of one shard that wait for another, which gives up a slot to it
 
 
 class Runner:
@@ -49,10 +51,21 @@ class Runner:
         self._bell = asyncio.Event()
         self._next_call_ms: int | None = None
 
+    def add(self, shard: Shard) -> None:
+        """Take turns of one more."""
+        self.shards[shard.id] = shard
+        self._inboxes[shard.id] = Inbox(len(self.shards))
+        for inbox in self._inboxes.values():
+            inbox.share(len(self.shards))
+        self._wheel.put(shard.id, (0, None))
+        self._bell.set()
+
     def has_room(self, shards: Iterable[int]) -> bool:
         """Whether messages for these shards may come in, all together."""
         now_ms = self._clock.now().boot_ms
-        return all(self._inboxes[shard].has_room(now_ms) for shard in shards)
+        return all(
+            self._inboxes[shard].has_room(now_ms) and self.shards[shard].waiting < WAITING_MAX for shard in shards
+        )
 
     def is_full(self) -> bool:
         """Whether no shard has room for more. One that has much to do is no reason to refuse what is for others."""
@@ -116,6 +129,9 @@ class Runner:
             for effect in turn.effects:
                 if isinstance(effect, Reply):
                     effect.token(effect.value)
+                elif isinstance(effect, Send):
+                    if effect.to in self.shards:  # else it is sent again
+                        self.send_ahead(effect.to, effect.message, size_of(effect.message))
                 else:
                     others.append(effect)
         self.on_durable(appended)

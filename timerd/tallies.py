@@ -1,10 +1,20 @@
-"""Sums over shards: what every shard counted of a type, as one report. Linear in types and shards."""
+"""Sums over shards: what every shard counted, as reports. Linear in types and shards."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from timerd import __version__
 from timerd.engine.message import ShardTally, TypeTally
-from timerd.report import HostsReport, LagWindow, TargetReport, TypeReport
+from timerd.engine.settings import Settings
+from timerd.report import (
+    HostsReport,
+    LagWindow,
+    NodeTally,
+    ShardReport,
+    StatusReport,
+    TargetReport,
+    TypeReport,
+)
 
 SUMMED: Final = (
     "armed", "revived", "fired", "cancelled", "replaced", "dead", "purged", "superseded", "retried",
@@ -44,5 +54,57 @@ def sum_up(
             for reason, count in tally.dropped.items():
                 dropped[reason] = dropped.get(reason, 0) + count
         sums = {field: sum([getattr(tally, field) for tally in tallies]) for field in SUMMED}
+        # What one shard has let go of and the other has not entered yet lives, and is in none of them.
+        sums["live"] += sum(tally.moved_out - tally.moved_in for tally in tallies)
         reports[name] = TypeReport(**sums, dropped=dropped, **delivered.get(name, NOTHING)._asdict())
     return reports
+
+
+def status_report(
+    tally: NodeTally, settings: Settings, durability: str, uptime_s: float, ring_version: int
+) -> StatusReport:
+    """For /v1/status."""
+    types = tally.types.values()
+    due = sum(t.due for shard in tally.shards for t in shard.types.values())
+    in_flight = sum(t.in_flight for t in types)
+    retrying = sum(t.retrying for t in types)
+    oldest = [shard.oldest_due_at for shard in tally.shards if shard.oldest_due_at is not None]
+    return StatusReport(
+        version=__version__,
+        durability=durability,
+        uptime_s=uptime_s,
+        node=settings.node,
+        timers={
+            "armed": sum(t.live for t in types) - due - in_flight - retrying,
+            "due": due,
+            "in_flight": in_flight,
+            "retrying": retrying,
+            "dead": sum(t.dead_letters for t in types),
+        },
+        oldest_due_at=min(oldest, default=None),
+        log_live_bytes=tally.log_live_bytes,
+        log_disk_bytes=tally.log_disk_bytes,
+        ring_version=ring_version,
+    )
+
+
+def shard_reports(tallies: Sequence[ShardTally], settings: Settings) -> list[ShardReport]:
+    """For /v1/shards: those that own slots, or hold timers of slots that they have given away."""
+    reports = []
+    for tally in tallies:
+        timers = sum(t.live for t in tally.types.values())
+        reports.append(
+            ShardReport(
+                id=tally.shard,
+                owner=settings.node,
+                epoch=tally.epoch,
+                timers=timers,
+                capacity=settings.shard_capacity,
+                utilisation=timers / settings.shard_capacity,
+                in_flight=sum(t.in_flight for t in tally.types.values()),
+                slots=tally.slots,
+                moving_in=tally.adopted,
+                moving_out=tally.ceded,
+            )
+        )
+    return [report for report in reports if report.slots or report.moving_out]

@@ -42,7 +42,8 @@ class Upkeep:
         """Of bodies copied forward: what bodies cost beyond being written once."""
         self._runner = runner
         self._log = log
-        self._table = table
+        self.table = table
+        """The ring table of the moment; who publishes another sets it."""
         self._fail = fail
         self._low = False
         self._ending = False
@@ -79,6 +80,10 @@ class Upkeep:
         """Something was refused for want of room: look at once whether there is something to reclaim."""
         self._unseen_bytes = max(self._unseen_bytes, LOOK_BYTES)
         self._runner.ring()
+
+    def greet(self, shard: int) -> None:
+        """Tell a new shard how the log stands."""
+        self._runner.send(shard, SetReserve(self._low))
 
     def after_turn(self, appended: int) -> None:
         """Look at the log, and ask for what it needs."""
@@ -216,8 +221,8 @@ class Upkeep:
             for body in bodies:
                 if body.data is not None:
                     data[body.place] = body.data
-                    shard = self._table.shards[slot_of(body.id)]
-                    by_shard.setdefault(shard, []).append((body.id, body.place))
+                    for shard in self.table.owners_of(slot_of(body.id)):
+                        by_shard.setdefault(shard, []).append((body.id, body.place))
             moves = (self._move(shard, candidates, data) for shard, candidates in by_shard.items())
             complete = all(await asyncio.gather(*moves)) and complete
         return complete

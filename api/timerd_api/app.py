@@ -20,7 +20,7 @@ from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from timerd.engine.instant import format_instant
-from timerd_api import arms, clock, contract_page, dead_letters, keys, openapi, operations, timers, types
+from timerd_api import arms, clock, contract_page, dead_letters, keys, openapi, operations, shards, timers, types
 from timerd_api.access import CALLER, METER_CLOCK, Access, Caller, peer
 from timerd_api.arms import Arms
 from timerd_api.body import JSON, Intake
@@ -166,6 +166,7 @@ def _surface(service: Service, intake: Intake, access: Access, failures: _Failur
     types.add_routes(app.router, service, intake)
     dead_letters.add_routes(app.router, service, intake, turns)
     operations.add_routes(app.router, service)
+    shards.add_routes(app.router, service, intake)
     keys.add_routes(app.router, service, intake, access)
     if turner is not None:
         clock.add_routes(app.router, service.clock, turner, intake)

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from timerd_api import clock, delivery, keys, schema, stats_schema
+from timerd_api import clock, delivery, keys, schema, shards, stats_schema
 from timerd_api.body import JSON, MSGPACK
 from timerd_api.problem import KINDS, MEDIA_TYPE, TYPE_PREFIX, ProblemView
 from timerd_api.scopes import ANY, NEEDS, OPEN, SCOPES
@@ -112,7 +112,9 @@ CALLS: Final = (
     Call("get", "/healthz", "Whether the process lives", {200: schema.Health}),
     Call("get", "/readyz", "Whether it can do its work", {200: schema.Readiness, 503: schema.Readiness}),
     Call("get", "/v1/status", "The node as it is", {200: schema.StatusItem}),
-    Call("get", "/v1/shards", "Its shards", {200: schema.ShardList}),
+    Call("get", "/v1/shards", "Its shards", {200: shards.ShardList}),
+    Call("post", "/v1/shards:scale", "Have so many shards; timers move in the background", {200: shards.ShardScaled},
+         shards.ShardScale, (_EXPIRES,), ("validation", *_WRITE)),
     Call("get", "/v1/stats", "Counts by type", {200: stats_schema.Stats}),
     Call("get", "/metrics", "Prometheus text", {200: "text/plain"}),
     Call("get", "/openapi.json", "This contract", {200: JSON}),

@@ -10,7 +10,7 @@ from timerd.engine.instant import format_instant
 from timerd.report import HostsReport, NodeTally, TargetReport, TypeReport
 from timerd_api.body import answer
 from timerd_api.exposition import MEDIA_TYPE, Exposition
-from timerd_api.schema import Health, Readiness, ShardItem, ShardList, StatusItem
+from timerd_api.schema import Health, Readiness, StatusItem
 from timerd_api.service import Service
 from timerd_api.stats_schema import HostItem, HostsItem, LagItem, Stats, TargetItem, TypeStats
 from timerd_api.values import Query
@@ -102,11 +102,6 @@ def add_routes(router: APIRouter, service: Service) -> None:
                 ring_version=report.ring_version,
             ),
         )
-
-    @router.get("/v1/shards")
-    async def shards(request: Request) -> Response:
-        Query(request.scope["query_string"]).check()
-        return answer(request, ShardList([ShardItem(**structs.asdict(shard)) for shard in await service.shards()]))
 
     @router.get("/v1/stats")
     async def stats(request: Request) -> Response:

@@ -415,15 +415,3 @@ class StatusItem(msgspec.Struct):
     ring_version: int
 
 
-class ShardItem(msgspec.Struct):
-    id: int
-    owner: str
-    epoch: int
-    timers: int
-    capacity: int
-    utilisation: float
-    in_flight: int
-
-
-class ShardList(msgspec.Struct):
-    shards: list[ShardItem]

@@ -46,6 +46,7 @@ NEEDS: Final[Mapping[tuple[str, str], str]] = {
     ("get", "/readyz"): OPEN,
     ("get", "/v1/status"): READ,
     ("get", "/v1/shards"): READ,
+    ("post", "/v1/shards:scale"): ADMIN,
     ("get", "/v1/stats"): READ,
     ("get", "/metrics"): READ,
     ("get", "/v1/clock"): READ,

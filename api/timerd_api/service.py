@@ -13,7 +13,7 @@ from timerd.engine.message import ArmDone, ArmResult, CancelResult, Condition, F
 from timerd.engine.timer import Timer, TimerType
 from timerd.keys import Keys
 from timerd.ports import Clock
-from timerd.report import NodeTally, ShardReport, StatusReport
+from timerd.report import NodeTally, Scaled, ShardReport, StatusReport
 
 Views = builtins.list[TimerView]
 Page = tuple[Views, str | None]
@@ -87,6 +87,10 @@ class Service(Protocol):
     async def status(self) -> StatusReport: ...
 
     async def shards(self) -> builtins.list[ShardReport]: ...
+
+    async def scale(self, shards: int, expires_at: int | None) -> Scaled | Refused:
+        """Have so many shards from now on."""
+        ...
 
     def unready(self) -> str | None:
         """Why the node can't do its work now; None if it can."""

@@ -17,7 +17,7 @@ import msgspec
 from timerd.engine.errors import CatalogFull, UnreadableCatalog
 from timerd.engine.ring import RingTable
 from timerd.engine.timer import TimerType
-from timerd.ports import ApiKey
+from timerd.ports import ApiKey, Utilisation
 
 SCHEMA_VERSION: Final = 2
 _SCHEMA: Final = (
@@ -28,12 +28,15 @@ _SCHEMA: Final = (
 )
 # What a catalogue of a version lacks of the next one. An older build refuses what a newer one has written to: it would
 # not know of the keys, and let everybody in.
+# Needs no version: a build that doesn't know of it may leave it as it is.
+_UTILISATION: Final = "CREATE TABLE IF NOT EXISTS utilisation (shard INTEGER PRIMARY KEY, json BLOB NOT NULL)"
 _STEPS: Final = {1: (_SCHEMA[3],)}
 # What a disk that takes no more says: no space at all, or in the middle of writing the journal or the file.
 _FULL_CODES: Final = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR})
 
 _type_decoder = msgspec.json.Decoder(TimerType)
 _key_decoder = msgspec.json.Decoder(ApiKey)
+_utilisation_decoder = msgspec.json.Decoder(Utilisation)
 _ring_decoder = msgspec.json.Decoder(RingTable)
 
 
@@ -98,6 +101,32 @@ class SqliteCatalog:
     async def put_ring(self, table: RingTable) -> None:
         """Replace the ring table."""
         await self._write("INSERT OR REPLACE INTO ring VALUES (1, ?)", msgspec.json.encode(table))
+
+    async def utilisation(self) -> list[Utilisation]:
+        """How full the shards were, by shard."""
+        try:
+            rows = await self._connection.execute_fetchall("SELECT json FROM utilisation ORDER BY shard")
+        except sqlite3.OperationalError:  # none was ever written
+            return []
+        return [_utilisation_decoder.decode(row[0]) for row in rows]
+
+    async def put_utilisation(self, rows: Sequence[Utilisation]) -> None:
+        """Add or replace rows."""
+
+        async def write() -> None:
+            await self._connection.execute(_UTILISATION)
+            await self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                await self._connection.executemany(
+                    "INSERT OR REPLACE INTO utilisation VALUES (?, ?)",
+                    [(row.shard, msgspec.json.encode(row)) for row in rows],
+                )
+                await self._connection.commit()
+            except BaseException:
+                await self._connection.rollback()
+                raise
+
+        await _full_is_full(write)
 
     async def close(self) -> None:
         """Let go of the file."""

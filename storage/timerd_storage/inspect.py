@@ -9,7 +9,19 @@ from pathlib import Path
 from typing import Final, NamedTuple, TextIO
 
 from timerd.engine.errors import CorruptLog
-from timerd.engine.record import Armed, Checkpoint, Closed, Fired, Owned, Record, Relocated
+from timerd.engine.move_record import Moved, Pended, Resolved
+from timerd.engine.record import (
+    Armed,
+    Buried,
+    Cancelled,
+    Checkpoint,
+    Fired,
+    Purged,
+    Record,
+    Relocated,
+    Retried,
+    Revived,
+)
 from timerd.engine.timer import BodyRef
 from timerd_storage import body, files, live_bodies, recover, segment
 from timerd_storage.body_files import BodyFiles
@@ -197,10 +209,14 @@ def _members(record: Record) -> Sized:
             return [*record.ids, *record.rearmed]
         case Relocated():
             return record.bodies
-        case Owned() | Closed():
-            return ()
-        case _:
+        case Moved() | Pended():
+            return record.entries
+        case Resolved():
+            return [*record.moved, *record.changed]
+        case Cancelled() | Retried() | Buried() | Revived() | Purged():
             return record.ids
+        case _:
+            return ()
 
 
 def _places(record: Record) -> Iterator[BodyRef]:

@@ -9,6 +9,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
+from timerd.engine.move_record import Moved, Pended, Pending, Resolved
 from timerd.engine.record import (
     Armed,
     Buried,
@@ -43,7 +46,8 @@ class LiveBodies:
     """Feed it all frames in order."""
 
     def __init__(self) -> None:
-        self._slots: defaultdict[int, dict[str, BodyRef]] = defaultdict(dict)
+        self._slots: defaultdict[tuple[int, int], dict[str, BodyRef]] = defaultdict(dict)  # by (shard, slot)
+        self._pending: dict[tuple[int, str], Timer | None] = {}  # by (shard, id): what is to come from another shard
         self._first: dict[int, int] = {}  # the first lsn of each shard
         self._sliced: defaultdict[int, set[int]] = defaultdict(set)  # slots of each shard that had a slice
 
@@ -54,8 +58,8 @@ class LiveBodies:
             if isinstance(record, Checkpoint):
                 self._sliced[shard].update(record.slots)
                 for slot in record.slots:
-                    self._slots.pop(slot, None)
-            self._apply(record)
+                    self._slots.pop((shard, slot), None)
+            self._apply(shard, record)
 
     def places(self) -> list[BodyRef]:
         """Where the payloads of all live timers lie, as far as they lie apart."""
@@ -74,36 +78,54 @@ class LiveBodies:
             found.append(f"no shard begins at lsn 1, and checkpoint slices hold {sliced} of {SLOTS} slots")
         return found
 
-    def _apply(self, record: Record) -> None:
+    def _apply(self, shard: int, record: Record) -> None:
         match record:
-            case Armed() | Checkpoint():
-                self._enter(record.timers)
+            case Armed():
+                self._enter(shard, record.timers)
+            case Checkpoint():
+                self._enter(shard, record.timers)
+                for move in record.moves:
+                    self._pend(shard, move.pending)
             case Fired():
-                self._remove(record.ids)
-                self._enter(record.rearmed)
+                self._remove(shard, record.ids)
+                self._enter(shard, record.rearmed)
                 for _, ids in record.dropped:
-                    self._remove(ids)
+                    self._remove(shard, ids)
             case Cancelled() | Purged():
-                self._remove(record.ids)
+                self._remove(shard, record.ids)
+            case Moved():
+                self._remove(shard, [entry.id for entry, _ in record.entries])
+            case Pended():
+                self._pend(shard, record.entries)
+            case Resolved():
+                for id in record.changed:
+                    self._pending.pop((shard, id), None)
+                moved = [self._pending.pop((shard, id), None) for id in record.moved]
+                self._enter(shard, [timer for timer in moved if timer is not None])
             case Relocated():
                 for id, _, place in record.bodies:
-                    by_id = self._slots[slot_of(id)]
+                    by_id = self._slots[shard, slot_of(id)]
                     if id in by_id:
                         by_id[id] = place
+                    elif (timer := self._pending.get((shard, id))) is not None:
+                        self._pending[shard, id] = replace(timer, payload=place)
             case Retried() | Buried() | Revived() | _:
                 pass  # the payload stays where it is
 
-    def _enter(self, timers: Sequence[Timer]) -> None:
+    def _pend(self, shard: int, entries: Iterable[Pending]) -> None:
+        self._pending.update({(shard, pending.id): pending.timer for pending in entries})
+
+    def _enter(self, shard: int, timers: Sequence[Timer]) -> None:
         for timer in timers:
-            by_id = self._slots[slot_of(timer.id)]
+            by_id = self._slots[shard, slot_of(timer.id)]
             if isinstance(timer.payload, BodyRef):
                 by_id[timer.id] = timer.payload
             else:
                 by_id.pop(timer.id, None)
 
-    def _remove(self, ids: Iterable[str]) -> None:
+    def _remove(self, shard: int, ids: Iterable[str]) -> None:
         for id in ids:
-            self._slots[slot_of(id)].pop(id, None)
+            self._slots[shard, slot_of(id)].pop(id, None)
 
 
 def lacking(disk: Disk, directory: Path, places: Iterable[BodyRef]) -> list[Lacking]:

@@ -1,9 +1,11 @@
 """The catalogue in memory, for tests: the same port, nothing kept."""
 
+from collections.abc import Sequence
+
 from timerd.engine.errors import CatalogFull
 from timerd.engine.ring import RingTable
 from timerd.engine.timer import TimerType
-from timerd.ports import ApiKey
+from timerd.ports import ApiKey, Utilisation
 
 
 class MemoryCatalog:
@@ -14,6 +16,7 @@ class MemoryCatalog:
         self._types: dict[str, TimerType] = {}
         self._keys: dict[str, ApiKey] = {}
         self._ring: RingTable | None = None
+        self._utilisation: dict[int, Utilisation] = {}
 
     async def types(self) -> list[TimerType]:
         return [self._types[name] for name in sorted(self._types)]
@@ -43,6 +46,13 @@ class MemoryCatalog:
     async def put_ring(self, table: RingTable) -> None:
         self._refuse_if_full()
         self._ring = table
+
+    async def utilisation(self) -> list[Utilisation]:
+        return [self._utilisation[shard] for shard in sorted(self._utilisation)]
+
+    async def put_utilisation(self, rows: Sequence[Utilisation]) -> None:
+        self._refuse_if_full()
+        self._utilisation.update({row.shard: row for row in rows})
 
     async def close(self) -> None:
         """Nothing to let go of."""

@@ -16,7 +16,7 @@ from timerd.engine.message import (
 from timerd.engine.now import Now
 from timerd.engine.timer import MAX_GENERATION, Timer, TimerType
 from timerd.keys import Keys
-from timerd.report import LagWindow, NodeTally, ShardReport, StatusReport, TypeReport
+from timerd.report import LagWindow, NodeTally, Scaled, ShardReport, StatusReport, TypeReport
 from timerd_storage.memory_catalog import MemoryCatalog
 
 NOW_MS = 1_796_025_600_000  # 2026-11-30T08:00:00Z
@@ -196,7 +196,11 @@ class FakeService:
         return StatusReport("0.1.0", "fsync", 12.5, "here", counts, NOW_MS, 1_000, 4_096, 1)
 
     async def shards(self) -> list[ShardReport]:
-        return [ShardReport(0, "here", 1, 3, 100_000, 0.00003, 1)]
+        return [ShardReport(0, "here", 1, 3, 100_000, 0.00003, 1, 16_384, 0, 12)]
+
+    async def scale(self, shards: int, expires_at: int | None) -> Scaled | Refused:
+        self.asked.append(("scale", shards, expires_at))
+        return self.refusal or Scaled(shards, 2, True)
 
     def unready(self) -> str | None:
         return self.reason

@@ -4,6 +4,7 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.api.fake_service import FakeService
+from timerd.engine.message import Refused
 from timerd.engine.timer import TimerType
 from timerd.report import HostsReport, TargetReport, TypeReport
 from timerd_api.operations import type_stats
@@ -29,8 +30,19 @@ async def test_status_and_shards(client: httpx.AsyncClient) -> None:
     }  # fmt: skip
     assert (await client.get("/v1/shards")).json() == {
         "shards": [{"id": 0, "owner": "here", "epoch": 1, "timers": 3, "capacity": 100_000, "utilisation": 0.00003,
-                    "in_flight": 1}]
+                    "in_flight": 1, "slots": 16_384, "moving_in": 0, "moving_out": 12}]
     }  # fmt: skip
+
+
+async def test_shards_are_scaled(client: httpx.AsyncClient, service: FakeService) -> None:
+    done = await client.post("/v1/shards:scale", json={"shards": 16})
+    assert (done.status_code, done.json()) == (200, {"shards": 16, "ring_version": 2, "moving": True})
+    for body in ({"shards": 0}, {"shards": 1_025}, {"shards": "4"}, {}, {"shards": 4, "more": 1}):
+        assert (await client.post("/v1/shards:scale", json=body)).status_code == 422
+    service.refusal = Refused("overloaded", "under way", (), 5)
+    refused = await client.post("/v1/shards:scale", json={"shards": 4})
+    assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
+    assert [asked for asked in service.asked if asked[0] == "scale"] == [("scale", 16, None), ("scale", 4, None)]
 
 
 async def test_stats(client: httpx.AsyncClient, service: FakeService) -> None:

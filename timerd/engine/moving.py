@@ -37,7 +37,7 @@ from timerd.engine.timer import Timer
 RESEND_MS: Final = 1_000  # what is not answered by then is asked again
 BUSY_MS: Final = 200  # until the old owner is asked again for a timer that is being delivered
 PULL_TIMERS: Final = 500  # of one `Pull`
-PULL_SLOTS: Final = 64
+PULL_SLOTS: Final = 256
 PULL_PER_SECOND: Final = 2_000  # unless the node says otherwise
 IDLE_MS: Final = 500  # between two looks at slots of which only timers in flight are left
 

@@ -36,6 +36,8 @@ class RingTable(msgspec.Struct, frozen=True):
     """The same in the version before, or empty: where it differs, the slot moves, or has moved, from there."""
     known: int = 0
     """One more than the highest shard that any version has named; 0 in a first table. Those have logs."""
+    least: int = 0
+    """How many shards were asked for by hand; 0: nobody has."""
 
     @property
     def shard_ids(self) -> list[int]:
@@ -96,4 +98,4 @@ def next_table(table: RingTable, shards: Iterable[int]) -> RingTable:
     """The table that follows `table`, with these shards. To be published only when all of `table` has come to rest."""
     placed = build_table(shards, table.version + 1).shards
     known = max(table.known, max(table.shards) + 1, max(placed) + 1)
-    return RingTable(table.version + 1, placed, table.shards, known)
+    return RingTable(table.version + 1, placed, table.shards, known, table.least)
