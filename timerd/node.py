@@ -100,7 +100,7 @@ class Node:
         self._runner.on_effects = self._dispatch.on_effects
         self._runner.on_durable = self._upkeep.after_turn
         self.scaling = Scaling(
-            settings, table, self._runner, self._upkeep, catalog, clock, lambda: self._types.known, self._ask_all
+            settings, table, self._runner, self._upkeep, log, catalog, clock, lambda: self._types.known, self._ask_all
         )
         """How many shards there are, and who decides that."""
         self.scaling.on_table = self._table_changed

@@ -21,7 +21,7 @@ from timerd.engine.settings import Settings
 from timerd.engine.shard import Shard
 from timerd.engine.state import State
 from timerd.engine.timer import TimerType
-from timerd.ports import Catalog, Clock, Utilisation
+from timerd.ports import Catalog, Clock, Log, Utilisation
 from timerd.report import Scaled
 from timerd.runner import Runner
 from timerd.upkeep import Upkeep
@@ -33,6 +33,7 @@ AIM: Final = 0.6  # where a raise, or a lowering, brings the mean
 LOWER_BELOW: Final = 0.3
 LOWER_AFTER: Final = 10  # looks in a row that find so little
 SHARDS_MAX: Final = 1_024
+SCALE_BYTES: Final = 12 * SLOTS  # of log, until all slots are ceded and adopted
 PULL_PER_SECOND: Final = 10_000  # timers that all shards together take over in the background
 
 log = structlog.get_logger()
@@ -47,6 +48,7 @@ class Scaling:
         table: RingTable,
         runner: Runner,
         upkeep: Upkeep,
+        log_port: Log,
         catalog: Catalog,
         clock: Clock,
         types: Callable[[], Mapping[str, TimerType]],
@@ -59,6 +61,7 @@ class Scaling:
         self._settings = settings
         self._runner = runner
         self._upkeep = upkeep
+        self._log = log_port
         self._catalog = catalog
         self._clock = clock
         self._types = types
@@ -86,7 +89,10 @@ class Scaling:
                 return Scaled(shards, before.version, not await self.at_rest())
             if not await self.at_rest():
                 return Refused("overloaded", "the last change of the number of shards is still under way", (), 5)
-            table = await asyncio.to_thread(next_table, before, range(shards))
+            if not await self._log.grant(SCALE_BYTES, self._upkeep.reserve_bytes(), 0):
+                self._upkeep.want_room()
+                return Refused("storage-full", "the disk has no room for timers on the move")
+            table = await work_out(before, shards)
             table = replace(table, least=shards if by_hand else before.least)
             try:
                 await self._catalog.put_ring(table)
@@ -166,6 +172,11 @@ class Scaling:
             self._few = 0
             return max(fit, least, 1)
         return count
+
+
+async def work_out(table: RingTable, shards: int) -> RingTable:
+    """The table that follows. It takes a tenth of a second, so not in the loop."""
+    return await asyncio.to_thread(next_table, table, range(shards))
 
 
 def rests(tallies: Sequence[ShardTally]) -> bool:

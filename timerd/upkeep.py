@@ -22,6 +22,7 @@ from timerd.ports import BodySegment, Log
 from timerd.runner import Runner
 
 SLOT_BYTES = 3  # of a slot's number in a slice
+MOVING_SLOT_BYTES = 32  # of a slot in each of its shards: its number in records and slices, and a share of their totals
 MOVED_BYTES = 320  # what a moved body takes in a frame, its id among it
 BODY_FACTOR = 2.0  # body segments may take this much of the live bodies before live ones are copied forward
 BODY_LOOK = 8  # bodies count for looks by this part: they cost more to write than frames, and hold fewer timers
@@ -63,7 +64,7 @@ class Upkeep:
 
     def reserve_bytes(self) -> int:
         """Room that must stay: completions of everything accepted, and the largest slice."""
-        return self._completion_bytes() + self._slice_bytes
+        return self._completion_bytes() + self._slice_bytes + self._moving_bytes()
 
     async def settle(self) -> None:
         """Begin nothing more, and wait for what is under way (for a clean stop: the log is about to be closed)."""
@@ -146,6 +147,11 @@ class Upkeep:
             for n in range(count):
                 self._runner.send(shards[n % len(shards)], Slice())
         return None
+
+    def _moving_bytes(self) -> int:
+        """What the slots on the move may take to arrive: their numbers, several times, and totals with each frame."""
+        slots = sum(len(moves.ceded) + len(moves.adopted) for shard in self._shards() if (moves := shard.state.moves))
+        return slots * MOVING_SLOT_BYTES
 
     def _completion_bytes(self) -> int:
         return sum(shard.state.completion_bytes for shard in self._shards())

@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from tests.sim.account import Entry, Version, Violation
 from tests.sim.clock import SimClock
 from tests.sim.deliveries import Deliveries, Said
-from tests.sim.ledger import COUNTED, Entry, Ledger, Version, Violation
+from tests.sim.ledger import COUNTED, Ledger
 from timerd.engine.message import ArmResult, CancelResult, Condition, TimerView
-from timerd.engine.ring import RingTable, slot_of
 from timerd.engine.timer import INLINE_PAYLOAD_BYTES, Timer
 from timerd.report import NodeTally
 
@@ -32,8 +32,8 @@ class Item(NamedTuple):
 class Checker(Deliveries):
     """Implements `ledger.Causes`. One for each run; told of everything, and raises Violation."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, clock: SimClock, ledger: Ledger, table: RingTable) -> None:
-        super().__init__(loop, clock, ledger, table)
+    def __init__(self, loop: asyncio.AbstractEventLoop, clock: SimClock, ledger: Ledger) -> None:
+        super().__init__(loop, clock, ledger)
         self.worst_disk = 0.0
         # Calls that have not returned.
         self._arms: Counter[Item] = Counter()
@@ -119,8 +119,7 @@ class Checker(Deliveries):
                 ):
                     raise Violation(f"{item} with {condition} over {was}: {result}")
                 continue
-            account = self._ledger.durable[self._shards[slot_of(item.id)]]
-            version = account.versions.get((item.id, result.generation))
+            version = self._ledger.versions.get((item.id, result.generation))
             if version is None:
                 raise Violation(f"acknowledged before it was durable: {item} {result}")
             if result.generation < was:
@@ -167,7 +166,7 @@ class Checker(Deliveries):
     def fire_done(self, id: str, result: ArmResult | None) -> None:
         self._fires[id] -= 1
         if result is not None and result.status == "moved":
-            if (id, result.generation) not in self._ledger.durable[self._shards[slot_of(id)]].versions:
+            if (id, result.generation) not in self._ledger.versions:
                 raise Violation(f"acknowledged before it was durable: fire of {id!r} {result}")
             self.counts["fire_nows"] += 1
 
@@ -185,7 +184,7 @@ class Checker(Deliveries):
         for id, was, result in zip(ids, before, results, strict=True):
             if result.found:
                 self.counts["cancels"] += 1
-                ended = self._ledger.durable[self._shards[slot_of(id)]].ended
+                ended = self._ledger.ended
                 # An answer of many names no generations.
                 gone = [result.generation] if result.generation else [g for g in self._gone.get(id, ()) if g >= was]
                 gone = [g for g in gone if ended.get((id, g)) in ("cancelled", "purged")]
@@ -215,7 +214,7 @@ class Checker(Deliveries):
 
     def listed_all(self, views: Sequence[TimerView]) -> None:
         """Everything there is was shown, and nothing happened meanwhile."""
-        expected = {id: e for account in self._ledger.durable for id, e in account.entries.items()}
+        expected = self._ledger.entries()
         shown = {view.id: view for view in views}
         if len(shown) != len(views):
             raise Violation("a timer was listed twice")
@@ -251,6 +250,13 @@ class Checker(Deliveries):
         if not wanted and self.dead_kept_all:
             raise Violation(f"purged, and nobody asked for it: {old}")
         self.counts["purged"] += 1
+
+    def taken(self, old: Entry) -> None:
+        """A cancel or a purge is to take it from another shard."""
+        if old.dead and self._cancels[old.version.id] <= 0:
+            self.purged(old)
+        else:
+            self.cancelled(old)
 
     # ---- what becomes of deliveries
 
@@ -386,11 +392,10 @@ class Checker(Deliveries):
 
     def _is_bare(self, version: Version) -> bool:
         """Whether the log may have it without its payload: it had ended when its frame was written."""
-        ended = self._ledger.durable[self._shards[slot_of(version.id)]].ended
-        return version.payload is None and (version.id, version.generation) in ended
+        return version.payload is None and (version.id, version.generation) in self._ledger.ended
 
     def _matches(self, view: TimerView) -> None:
-        version = self._ledger.durable[self._shards[slot_of(view.id)]].versions.get((view.id, view.generation))
+        version = self._ledger.versions.get((view.id, view.generation))
         if version is None:
             raise Violation(f"shown before it was durable: {view}")
         payload = None if self._is_bare(version) else view.payload

@@ -10,11 +10,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
+from tests.sim.account import Entry, Version, Violation
 from tests.sim.clock import SimClock
-from tests.sim.ledger import Entry, Ledger, Version, Violation
+from tests.sim.ledger import Ledger
 from tests.sim.limits import Limits
 from tests.sim.spared import Spared
-from timerd.engine.ring import RingTable, slot_of
 from timerd.engine.timer import TimerType
 
 LATE_MS: Final = 250  # promise 3
@@ -49,7 +49,7 @@ class Sent(NamedTuple):
 class Deliveries:
     """The base of the checker: told of every delivery's start and end."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, clock: SimClock, ledger: Ledger, table: RingTable) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, clock: SimClock, ledger: Ledger) -> None:
         self.counts: Counter[str] = Counter()
         self.worst_late_ms = 0
         self.calm: dict[str, bool] = {}
@@ -58,7 +58,8 @@ class Deliveries:
         self._loop = loop
         self._clock = clock
         self._ledger = ledger
-        self._shards = table.shards
+        self.scaled = False
+        """Slots move between shards: an id's new generation may leave while one that another shard has sent is open."""
         self._limits = Limits(loop, clock)
         self._spared = Spared(lambda: clock.lived_s)
         self._open: dict[str, int] = {}
@@ -127,7 +128,7 @@ class Deliveries:
 
     def version(self, id: str, generation: int) -> Version:
         """What was armed, of what is delivered."""
-        found = self._ledger.durable[self._shards[slot_of(id)]].versions.get((id, generation))
+        found = self._ledger.versions.get((id, generation))
         if found is None:
             raise Violation(f"delivered before it was durable: {id!r} {generation}")
         return found
@@ -189,7 +190,8 @@ class Deliveries:
         self._spared.answered(lane, sent[0].id, taken=all(what.what != "fail" for what in said))
         for timer, what in zip(sent, said, strict=True):
             member = (timer.id, timer.generation)
-            self._open.pop(timer.id, None)
+            if self._open.get(timer.id) == timer.generation:
+                del self._open[timer.id]
             self._ended_at[timer.id] = self._loop.time()
             self._ended_lived_s[member] = self._clock.lived_s
             self._said[member] = what
@@ -211,7 +213,7 @@ class Deliveries:
     # ---- steps
 
     def _entry(self, id: str) -> Entry | None:
-        return self._ledger.durable[self._shards[slot_of(id)]].entries.get(id)
+        return self._ledger.entry(id)
 
     def _disturb_if_full(self, type: str, lane: str, posts: int) -> None:
         """While a host has its share, nothing of it can be late. One from which nothing has come back gets one."""
@@ -221,8 +223,7 @@ class Deliveries:
 
     def _starts(self, type: str, timer: Sent, wall_ms: int, lane: str) -> None:
         id, member = timer.id, (timer.id, timer.generation)
-        account = self._ledger.durable[self._shards[slot_of(id)]]
-        version = account.versions.get(member)
+        version = self._ledger.versions.get(member)
         if version is None:
             raise Violation(f"delivered before it was durable: {timer}")
         if (version.type, version.fire_at, version.payload) != (type, timer.fire_at, timer.payload):
@@ -230,15 +231,17 @@ class Deliveries:
         self._not_early(timer, wall_ms)
         if member in self._barred:
             raise Violation(f"delivered after a cancel had said that it would not be: {timer}")
-        if id in self._open:
+        if id in self._open and not self.scaled:
             raise Violation(f"two deliveries of {id!r} at once: {timer}, {self._open[id]}")
-        if (how := account.ended.get(member)) is not None:
+        if (how := self._ledger.ended.get(member)) is not None:
             # Only what was handed out before its end may still leave, once.
             self._after_end[member] += 1
             if how not in ("cancelled", "replaced") or self._after_end[member] > 1:
                 raise Violation(f"delivered after its end ({how}): {timer}")
         elif not self._ledger.lacks_retries:
-            entry = account.entries[id]
+            entry = self._entry(id)
+            if entry is None or entry.version.generation != timer.generation:
+                raise Violation(f"delivered, and not current: {timer}, {entry}")
             if timer.attempt != entry.attempts + 1:
                 raise Violation(f"attempt {timer.attempt} after {entry.attempts}: {timer}")
             if entry.attempts:

@@ -17,10 +17,10 @@ from collections import Counter
 from random import Random
 from typing import Final
 
+from tests.sim.account import Violation
 from tests.sim.checker import Checker
 from tests.sim.clock import SimClock
 from tests.sim.deliveries import Said
-from tests.sim.ledger import Violation
 from tests.sim.network import CALL, Heard, Peer
 from tests.sim.swarm import Swarm
 from tests.sim.target import Attempt, Targets

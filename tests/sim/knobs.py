@@ -20,7 +20,7 @@ from fastapi.dependencies import models
 from tests.sim.loop import VirtualLoop
 from tests.sim.machine import make_task
 from tests.sim.swarm import Swarm
-from timerd import boot, dispatch, upkeep
+from timerd import boot, dispatch, scaling, upkeep
 from timerd.engine import shard
 from timerd.engine.ring import RingTable, build_table
 from timerd_api import contract_page, openapi, turns
@@ -52,7 +52,19 @@ def table(shards: range) -> RingTable:
     return quick
 
 
+@lru_cache
+def _placed(shards: int) -> tuple[int, ...]:
+    return build_table(range(shards)).shards
+
+
+async def _work_out(before: RingTable, shards: int) -> RingTable:
+    """The table that follows, in no time."""
+    known = max(before.known, len(before.shard_ids), shards)
+    return RingTable(before.version + 1, _placed(shards), before.shards, known, before.least)
+
+
 _ALWAYS: Final = (
+    (scaling, "work_out", _work_out),
     (boot, "build_table", table),
     (openapi, "document", lru_cache(openapi.document)),
     (openapi, "encoded", lru_cache(openapi.encoded)),
@@ -69,6 +81,7 @@ def turned(swarm: Swarm, loop: VirtualLoop) -> Iterator[None]:
         (turns, "time", SimpleNamespace(monotonic=loop.time)),
         (upkeep, "LOOK_BYTES", swarm.look_bytes),
         (shard, "SLICE_TIMERS", swarm.slice_timers),
+        (scaling, "PULL_PER_SECOND", swarm.pulls),
         (upkeep, "SLICE_TIMERS", swarm.slice_timers),
         (dispatch, "TURN_TIMERS", swarm.turn_timers),
     )

@@ -5,253 +5,18 @@ make whose append has returned. A crash throws `ahead` away: the log may hold an
 what it does hold shows at recovery. Found there, they are still not durable, for they may lie in a cache; the next
 append that returns makes them so.
 
-The fold knows records and nothing of the engine: a dict of ids, and sums. `Causes` is asked of every record whether
-something in the world outside called for it.
+What one frame does is in account.py.
 """
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections import ChainMap, Counter
+from collections.abc import Sequence
+from typing import Any
 
-from timerd.engine.record import (
-    Armed,
-    Buried,
-    Cancelled,
-    Checkpoint,
-    Closed,
-    Fired,
-    Owned,
-    Purged,
-    Record,
-    Relocated,
-    Retried,
-    Revived,
-)
+from tests.sim.account import Account, Between, Causes, Entry, Version, Violation
+from timerd.engine.ring import RingTable, slot_of
 from timerd.engine.shard import Shard
-from timerd.engine.timer import DEAD, BodyRef, Payload, Timer
+from timerd.engine.timer import DEAD
 from timerd.ports import Frame
-
-
-class Violation(Exception):
-    """A promise is broken."""
-
-
-class Version(NamedTuple):
-    """One generation of one id, as it was armed."""
-
-    id: str
-    generation: int
-    fire_at: int
-    type: str
-    payload: bytes | None
-
-
-class Entry(NamedTuple):
-    """Where a current generation stands."""
-
-    version: Version
-    attempts: int = 0
-    counted: int = 0
-    gap_ms: int = 0
-    limit: int = 0
-    unknown: bool = False
-    dead: bool = False
-
-
-class Causes(Protocol):
-    """What may call for a record. Each method raises Violation when nothing does."""
-
-    def armed(self, new: Version, old: Entry | None) -> None: ...
-    def framed(self, entries: Mapping[str, Entry]) -> None: ...
-    def cancelled(self, old: Entry) -> None: ...
-    def fired(self, old: Entry) -> None: ...
-    def rearmed(self, old: Entry, new: Version) -> None: ...
-    def dropped(self, old: Entry, reason: str) -> None: ...
-    def retried(self, old: Entry, error: str, counted: bool) -> None: ...
-    def buried(self, old: Entry, attempted: bool, error: str) -> None: ...
-    def revived(self, old: Entry) -> None: ...
-    def purged(self, old: Entry) -> None: ...
-    def closed(self) -> None: ...
-    def low(self) -> None: ...
-
-
-class Account:
-    """One shard, by its records. `ended` and `versions` remember every generation there ever was."""
-
-    def __init__(self, bodies: dict[tuple[int, int], bytes]) -> None:
-        self.entries: dict[str, Entry] = {}
-        self.last = 0
-        self.lsn = 0
-        self.epoch = 0
-        self.totals: dict[str, Counter[str]] = {}
-        self.versions: dict[tuple[str, int], Version] = {}
-        self.ended: dict[tuple[str, int], str] = {}
-        self._bodies = bodies
-
-    def copy(self) -> "Account":
-        """Another with the same contents."""
-        other = Account(self._bodies)
-        other.entries = dict(self.entries)
-        other.last, other.lsn, other.epoch = self.last, self.lsn, self.epoch
-        other.totals = {name: Counter(sums) for name, sums in self.totals.items()}
-        other.versions = dict(self.versions)
-        other.ended = dict(self.ended)
-        return other
-
-    def live(self, type: str) -> int:
-        """Timers of a type that are not dead."""
-        return sum(1 for e in self.entries.values() if e.version.type == type and not e.dead)
-
-    def payload(self, payload: Payload) -> bytes | None:
-        """The bytes that a timer's payload stands for."""
-        if isinstance(payload, BodyRef):
-            data = self._bodies.get((payload.segment, payload.offset))
-            if data is None or len(data) != payload.length:
-                raise Violation(f"a timer refers to a body that was never placed: {payload}")
-            return data
-        return payload
-
-    def apply(self, frame: Frame, causes: Causes | None = None) -> None:
-        """Fold one frame."""
-        self.lsn = frame.lsn
-        for record in frame.records:
-            self._record(record, causes)
-        if causes:
-            causes.framed(self.entries)
-
-    def _record(self, record: Record, causes: Causes | None) -> None:
-        match record:
-            case Armed():
-                for timer in record.timers:
-                    new = self._version(timer)
-                    old = self.entries.get(timer.id)
-                    if causes:
-                        causes.armed(new, old)
-                    if old is not None and old.dead:
-                        self._end(old, "purged")
-                    elif old is not None:
-                        self._end(old, "replaced")
-                    self._begin(new, "armed")
-            case Cancelled():
-                for id in record.ids:
-                    old = self._current(id, record)
-                    if causes:
-                        causes.cancelled(old)
-                    self._end(old, "purged" if old.dead else "cancelled")
-            case Fired():
-                self._fired(record, causes)
-            case Retried():
-                for id in record.ids:
-                    old = self._alive(id, record)
-                    if causes:
-                        causes.retried(old, record.error, record.counted)
-                    self.entries[id] = old._replace(
-                        attempts=old.attempts + 1,
-                        counted=old.counted + record.counted,
-                        gap_ms=record.gap_ms,
-                        limit=record.limit,
-                        unknown=old.unknown or record.unknown,
-                    )
-                    self._sums(old.version.type)["retried"] += 1
-            case Buried():
-                for id in record.ids:
-                    old = self._alive(id, record)
-                    if causes:
-                        causes.buried(old, record.attempted, record.error)
-                    self.entries[id] = old._replace(
-                        attempts=old.attempts + record.attempted,
-                        counted=old.counted + record.attempted,
-                        unknown=old.unknown or record.unknown,
-                        dead=True,
-                    )
-                    self._sums(old.version.type)["dead"] += 1
-            case Revived():
-                for id, generation in record.ids:
-                    old = self._dead(id, record)
-                    if causes:
-                        causes.revived(old)
-                    self.ended[id, old.version.generation] = "revived"
-                    self._begin(old.version._replace(generation=generation), "revived")
-            case Purged():
-                for id in record.ids:
-                    old = self._dead(id, record)
-                    if causes:
-                        causes.purged(old)
-                    self._end(old, "purged")
-            case Relocated():
-                for id, generation, place in record.bodies:
-                    old = self._current(id, record)
-                    if old.version.generation != generation or old.version.payload != self.payload(place):
-                        raise Violation(f"a body was relocated to other bytes: {id}")
-            case Owned():
-                self.epoch = record.epoch
-            case Closed():
-                if causes:
-                    causes.closed()
-            case Checkpoint():
-                pass  # says what already is
-
-    def _fired(self, record: Fired, causes: Causes | None) -> None:
-        for id in record.ids:
-            old = self._alive(id, record)
-            if causes:
-                causes.fired(old)
-            self._end(old, "fired")
-        for timer in record.rearmed:
-            old = self._alive(timer.id, record)
-            new = self._version(timer)
-            if causes:
-                causes.rearmed(old, new)
-            self._end(old, "fired")
-            self._begin(new, "armed")
-        for reason, ids in record.dropped:
-            for id in ids:
-                old = self._alive(id, record)
-                if causes:
-                    causes.dropped(old, reason)
-                self._end(old, f"dropped {reason}")
-        self._sums(record.type)["superseded"] += record.superseded
-
-    def _begin(self, new: Version, count: str) -> None:
-        if new.generation <= self.last:
-            raise Violation(f"generation {new.generation} of {new.id!r} was given when {self.last} already had been")
-        self.last = new.generation
-        self.entries[new.id] = Entry(new)
-        self.versions[new.id, new.generation] = new
-        self._sums(new.type)[count] += 1
-
-    def _end(self, old: Entry, how: str) -> None:
-        version = old.version
-        self.ended[version.id, version.generation] = how
-        del self.entries[version.id]
-        self._sums(version.type)[how] += 1
-
-    def _version(self, timer: Timer) -> Version:
-        return Version(timer.id, timer.generation, timer.fire_at, timer.type, self.payload(timer.payload))
-
-    def _sums(self, type: str) -> Counter[str]:
-        sums = self.totals.get(type)
-        if sums is None:
-            sums = self.totals[type] = Counter()
-        return sums
-
-    def _current(self, id: str, record: Record) -> Entry:
-        entry = self.entries.get(id)
-        if entry is None:
-            raise Violation(f"{type(record).__name__} names {id!r}, which is not there")
-        return entry
-
-    def _alive(self, id: str, record: Record) -> Entry:
-        entry = self._current(id, record)
-        if entry.dead:
-            raise Violation(f"{type(record).__name__} names {id!r}, which is dead")
-        return entry
-
-    def _dead(self, id: str, record: Record) -> Entry:
-        entry = self._current(id, record)
-        if not entry.dead:
-            raise Violation(f"{type(record).__name__} names {id!r}, which is not dead")
-        return entry
 
 
 class Ledger:
@@ -260,12 +25,36 @@ class Ledger:
     def __init__(self, shards: int) -> None:
         self.bodies: dict[tuple[int, int], bytes] = {}
         """What was placed, by (segment, offset)."""
-        self.durable = [Account(self.bodies) for _ in range(shards)]
-        self.ahead = [Account(self.bodies) for _ in range(shards)]
+        self.between = Between()
+        self.durable = [Account(self.bodies, self.between) for _ in range(shards)]
+        between = Between()
+        self.ahead = [Account(self.bodies, between) for _ in range(shards)]
+        self.versions = ChainMap(*(account.versions for account in self.durable))
+        """All that is durable, by (id, generation)."""
+        self.ended = ChainMap(*(account.ended for account in self.durable))
         self.lacks_retries = False
         """Some retries came into the log by slices alone."""
         self.undecided: list[Frame] = []
         """Handed to the log, and not known to be durable."""
+
+    def entry(self, id: str) -> Entry | None:
+        """What is durable of an id, wherever it is."""
+        return self.between.find(id)
+
+    def entries(self) -> dict[str, Entry]:
+        """All that is durable, by id. Raises Violation where an id lives twice."""
+        ids = [id for account in self.durable for id in account.entries]
+        return {id: entry for id in (*ids, *self.between) if (entry := self.entry(id)) is not None}
+
+    def at_rest(self, table: RingTable) -> None:
+        """Raise Violation unless each id is on the shard that the table names, and nothing is on its way."""
+        for shard, account in enumerate(self.durable):
+            if strays := [id for id in account.entries if table.shards[slot_of(id)] != shard]:
+                raise Violation(f"shard {shard} holds {strays}, which are another's")
+            if account.pending:
+                raise Violation(f"shard {shard} has come to rest with something pending: {account.pending}")
+        if self.between:
+            raise Violation(f"at rest, and between two shards: {dict(self.between)}")
 
     def appending(self, frames: Sequence[Frame], causes: Causes) -> None:
         """These are being written. Their records must be copies."""
@@ -282,7 +71,8 @@ class Ledger:
     def recovered(self, shards: Sequence[Shard], lsns: dict[int, int]) -> int:
         """Compare what was recovered, up to these lsns; how many frames came back that nobody had been told of."""
         found = []
-        self.ahead = [account.copy() for account in self.durable]
+        between = Between(self.between)
+        self.ahead = [account.copy(between) for account in self.durable]
         for frame in self.undecided:
             if frame.lsn <= lsns.get(frame.shard, 0):
                 found.append(frame)

@@ -14,8 +14,8 @@ and the sending a turn has to become durable, so a span is taken for that much l
 import asyncio
 from typing import Final
 
+from tests.sim.account import Violation
 from tests.sim.clock import SimClock
-from tests.sim.ledger import Violation
 from timerd.engine.timer import TimerType
 
 LINGER_S: Final = 1.0

@@ -6,7 +6,7 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
-from tests.sim.swarm import HOOKS
+from tests.sim.swarm import HOOKS, SHARDS_MAX
 from timerd.engine.message import Slice
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ class Nemesis:
         deeds += [self._break_reads] * swarm.read_errors
         deeds += [self._write_slices] * (6 if swarm.slices else 0)
         deeds += [self._drift] * swarm.drifts
+        deeds += [self._scale] * swarm.scales
         for name, habits in swarm.habits.items():
             deeds += [partial(self._take_down, name)] * habits.outages
         r.shuffle(deeds)
@@ -70,6 +71,15 @@ class Nemesis:
         await world.ready()
         await asyncio.sleep(self._random.random() * world.pace.usual_s * 4)
         world.end("kills")
+
+    async def _scale(self) -> None:
+        """Another number of shards; refused where the last one is not through."""
+        world = self._world
+        await world.ready()
+        shards = self._random.randint(1, SHARDS_MAX)
+        task = world.begin(lambda node: node.scale(shards, None))
+        world.counts["scales"] += task is not None
+        world.note(f"scale {shards}")
 
     # ---- the clocks
 

@@ -13,6 +13,13 @@ import msgspec
 from timerd.engine.timer import Misfire, RetryPolicy, TimerType
 
 KINDS_MIN: Final = 3  # of fault, that every run has
+FAULTS: Final = (
+    *("power cuts", "kills", "log failures", "disk errors", "read errors", "disk full", "disk stalls"),
+    *("wall steps", "suspends", "drifts", "outages", "refused", "unresolved", "connect hangs", "half there", "stale"),
+    *("reset before", "reset after", "closed after", "truncated", "no http", "answer never", "answer late", "hang"),
+    *("slow", "lost", "retry-after", "no-retry", "garbage", "overlong", "redirect", "gone", "proxy", "error", "poison"),
+    "busy",
+)
 
 
 class Habits(NamedTuple):
@@ -84,10 +91,15 @@ class Swarm(NamedTuple):
     read_errors: int
     type_changes: bool
     pauses: bool
+    scales: int
+    """Times that the number of shards is changed."""
+    pulls: int
+    """Timers a second that pass between shards in the background."""
     callbacks: bool
     """There is a type of callbacks too. Not where deliveries go through the network, which knows processors alone."""
 
 
+SHARDS_MAX: Final = 6  # where their number changes
 HOOKS: Final = "hooks"
 HOSTS: Final = ("calm.test", "a.test", "b.test", "c.test:8080")
 CALM: Final = f"{HOOKS} http://calm.test:80"
@@ -140,12 +152,17 @@ def draw(seed: int) -> Swarm:
         read_errors=_sometimes(r, 2),
         type_changes=r.random() < 0.4,
         pauses=r.random() < 0.4,
+        scales=0,
+        pulls=10_000,
         callbacks=False,
     )
     load = Random(f"{seed} load")  # apart, as the next
     for name, habit in drawn.habits.items():
         if not habit.calm and load.random() < 0.5:
             drawn.habits[name] = habit._replace(capacity=load.choice([1, 2, 3, 6]))
+    moves = Random(f"{seed} scales")  # apart, so that a seed has what it would have without them
+    if moves.random() < 0.4:
+        drawn = drawn._replace(scales=moves.randint(1, 4), pulls=moves.choice([20, 200, 10_000]))
     hooks = Random(f"{seed} hooks")  # apart, so that a seed has what it would have without them
     if drawn.network or hooks.random() < 0.4:
         return _with_misfires(drawn, Random(f"{seed} misfires"))

@@ -17,10 +17,10 @@ from urllib.parse import unquote
 
 import msgspec
 
+from tests.sim.account import Violation
 from tests.sim.checker import Checker
 from tests.sim.clock import SimClock
 from tests.sim.deliveries import Said, Sent
-from tests.sim.ledger import Violation
 from tests.sim.network import Call
 from tests.sim.swarm import CALM, Swarm
 from timerd.engine.callback import CallbackRequest, decode_request, encode_request, host_of

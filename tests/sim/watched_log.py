@@ -2,7 +2,8 @@
 
 from collections.abc import AsyncIterator, Sequence
 
-from tests.sim.ledger import Causes, Ledger
+from tests.sim.account import Causes
+from tests.sim.ledger import Ledger
 from timerd.engine.timer import BodyRef
 from timerd.ports import Frame
 from timerd_storage import codec

@@ -17,8 +17,8 @@ from urllib.parse import quote
 
 import msgspec
 
+from tests.sim.account import Violation
 from tests.sim.clock import SimClock
-from tests.sim.ledger import Violation
 from tests.sim.wire_forms import (
     ArmForm,
     CancelForm,

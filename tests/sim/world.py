@@ -21,10 +21,11 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from tests.sim import knobs
 from tests.sim import swarm as swarms
+from tests.sim.account import Violation
 from tests.sim.checker import Checker
 from tests.sim.clock import SimClock
 from tests.sim.http_target import HttpTargets, NetDeliver
-from tests.sim.ledger import Ledger, Violation
+from tests.sim.ledger import Ledger
 from tests.sim.loop import VirtualLoop
 from tests.sim.machine import Pace, Process, SimDisk, SimWorker
 from tests.sim.nemesis import Nemesis
@@ -54,27 +55,6 @@ FIRES_MIN: Final = 100
 NEAR_MS: Final = 130_000  # what is due within this of the end is waited for
 
 
-FAULTS: Final = (
-    *("power cuts", "kills", "log failures", "disk errors", "read errors", "disk full", "disk stalls"),
-    *("wall steps", "suspends", "drifts", "outages", "refused", "unresolved", "connect hangs", "half there", "stale"),
-    *("reset before", "reset after", "closed after", "truncated", "no http", "answer never", "answer late", "hang"),
-    *(
-        "slow",
-        "lost",
-        "retry-after",
-        "no-retry",
-        "garbage",
-        "overlong",
-        "redirect",
-        "gone",
-        "proxy",
-        "error",
-        "poison",
-        "busy",
-    ),
-)
-
-
 class Report(NamedTuple):
     """What a run came to."""
 
@@ -99,7 +79,7 @@ class Report(NamedTuple):
     @property
     def kinds(self) -> list[str]:
         """The kinds of fault that it has had."""
-        return [kind for kind in FAULTS if self.counts[kind]]
+        return [kind for kind in swarms.FAULTS if self.counts[kind]]
 
 
 class World:
@@ -114,9 +94,9 @@ class World:
         self._hash = hashlib.blake2b(digest_size=8)
         self._random = Random(f"{seed} world")
         self.clock = SimClock(loop)
-        self.ledger = Ledger(self.swarm.shards)
-        table = knobs.table(range(self.swarm.shards))
-        self.checker = Checker(loop, self.clock, self.ledger, table)
+        self.ledger = Ledger(max(self.swarm.shards, swarms.SHARDS_MAX) if self.swarm.scales else self.swarm.shards)
+        self.checker = Checker(loop, self.clock, self.ledger)
+        self.checker.scaled = self.swarm.scales > 0
         self.checker.dead_kept_all = self.swarm.dead_kept >= 100_000
         self.checker.calm = {name: habits.calm for name, habits in self.swarm.habits.items()}
         for host in swarms.HOSTS:
@@ -179,6 +159,12 @@ class World:
         if task.cancelled() or not process.alive:
             return nothing
         return task.result()
+
+    def begin(self, work: Callable[[Node], Coroutine[Any, Any, Any]]) -> "asyncio.Task[Any] | None":
+        """Let the node do something, for as long as it lives; None if there is none."""
+        if self.node is None or self.process is None:
+            return None
+        return self.process.begin(work(self.node))
 
     async def put(self, type: TimerType) -> None:
         """Put a type."""
@@ -246,6 +232,7 @@ class World:
         operator.cancel()
         await self._heal()
         await self._settle()
+        await self._rest()
         await self.audit()
         await self._list_all()
         await self.ready()
@@ -255,6 +242,7 @@ class World:
         await self.ready()
         await self.audit()
         await self._list_all()
+        await self._rest()
         self._finished = True
 
     # ---- life and death
@@ -388,10 +376,7 @@ class World:
         while True:
             near = self.clock.wall_ms + NEAR_MS
             waiting = [
-                entry
-                for account in self.ledger.durable
-                for entry in account.entries.values()
-                if not entry.dead and entry.version.fire_at <= near
+                entry for entry in self.ledger.entries().values() if not entry.dead and entry.version.fire_at <= near
             ]
             if not waiting:
                 break
@@ -403,6 +388,26 @@ class World:
                     await self.call(lambda wire, name=name: wire.set_type_state(name, "active"))
         await asyncio.sleep(1.0)
         self.checker.settled_all()
+
+    async def _rest(self) -> None:
+        """Every slot must get drained, and then each id is on the shard that the table names."""
+        if not self.swarm.scales:
+            return
+        deadline = self.loop.time() + HEAL_S
+        while True:
+            await self.ready()
+            task = self.begin(lambda node: node.scaling.at_rest())
+            if task is not None:
+                await asyncio.wait([task])
+                if not task.cancelled() and task.result():
+                    break
+            if self.loop.time() > deadline:
+                raise Violation("slots are on the move, and do not arrive")
+            await asyncio.sleep(1.0)
+        table = await self.catalog.ring()
+        assert table is not None
+        self.ledger.at_rest(table)
+        self.counts["rests"] += 1
 
     async def audit(self) -> None:
         await self.ready()

@@ -41,15 +41,17 @@ class Ceding:
     def __init__(self, draft: Draft) -> None:
         self._draft = draft
         self._state = draft.state
+        self.table: RingTable | None = None
+        """One that may give slots to others, and has not been looked at."""
         self._remind_at: dict[tuple[int, int], int] = {}  # (version, to) -> boot ms of the next `Cede`
 
-    def give_up(self, table: RingTable) -> None:
-        """Cede what the table gives to others; what is not drained yet will be ceded when it is."""
+    def _give_up(self, table: RingTable) -> None:
+        """Cede what the table gives to others."""
         state = self._state
         going: dict[int, list[int]] = {}
         for slot in state.covered:
             to = table.shards[slot]
-            if to != state.shard and slot not in state.moves.ceded and slot not in state.moves.adopted:
+            if to != state.shard and slot not in state.moves.ceded:
                 going.setdefault(to, []).append(slot)
         for to, slots in going.items():
             self._draft.write(Ceded(table.version, to, sorted(slots), state.last))
@@ -57,6 +59,9 @@ class Ceding:
 
     def tick(self, now: Now) -> None:
         """Announce what was ceded, again and again, until the new owner needs nothing more."""
+        if self.table is not None and not self._draft.low:  # the log may live on its reserve, which is for other things
+            self._give_up(self.table)
+            self.table = None
         ceded = self._state.moves.ceded
         if not ceded:
             self._remind_at.clear()
@@ -82,6 +87,8 @@ class Ceding:
     def standing(self, message: Standing) -> None:
         """The new owner says where it is. What it has drained is forgotten, unless something is held here after all."""
         state = self._state
+        if self._draft.low:
+            return  # it will be told again
         key = (message.version, message.sender)
         if key in self._remind_at and message.adopted:
             self._remind_at[key] = state.now.boot_ms + REMIND_MS

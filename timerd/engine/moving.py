@@ -213,8 +213,11 @@ class Moving:
         self._question = None
         self.draft.floor = max(self.draft.floor, message.last)
         now = state.now.boot_ms
+        if self.draft.low:
+            self._todo += question.slots
+            return  # the log lives on its reserve, which is for other things
         chosen: list[Pending] = []
-        if self.per_second and not self.draft.low:
+        if self.per_second:
             chosen = [
                 Pending(timer.id, PULL, seen_of(timer), timer.type, as_pulled(timer))
                 for timer in message.timers

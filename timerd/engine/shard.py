@@ -237,8 +237,7 @@ class Shard:
     def _set_table(self, table: RingTable) -> None:
         """Know of a table; one that has followed the first may take slots away."""
         if table.version > 1 and (self._table is None or self._table.version < table.version):
-            self._table = self._moving.table = table
-            self._ceding.give_up(table)
+            self._table = self._moving.table = self._ceding.table = table
 
     def _close(self, message: Close) -> None:
         """Lay the shard down. With an outcome outstanding or unwritten it is no clean end, and must not read as one."""
