@@ -7,7 +7,8 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 
-from tests.sim.swarm import FAULTS, Report, run
+from tests.sim.swarm import FAULTS
+from tests.sim.world import Report, run
 
 SHOWN = {
     "power cuts": "cut", "kills": "kill", "stops": "stop", "log failures": "fail", "recoveries": "rec",

@@ -162,9 +162,7 @@ class World:
 
     def begin(self, work: Callable[[Node], Coroutine[Any, Any, Any]]) -> "asyncio.Task[Any] | None":
         """Let the node do something, for as long as it lives; None if there is none."""
-        if self.node is None or self.process is None:
-            return None
-        return self.process.begin(work(self.node))
+        return None if self.node is None or self.process is None else self.process.begin(work(self.node))
 
     async def put(self, type: TimerType) -> None:
         """Put a type."""
