@@ -109,7 +109,7 @@ async def test_timers_are_where_they_belong_after_growth_and_shrinking(target: T
 
 
 async def test_everything_goes_on_in_the_middle_of_a_move(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scaling, "PULL_PER_SECOND", 500)
+    monkeypatch.setattr(scaling, "PULL_PER_SECOND", 20)
     node, log, catalog = await used(target, 2, 1_500)
     mine = random.Random(3)
     live = {f"id{n}" for n in range(1_500)}
@@ -134,6 +134,8 @@ async def test_everything_goes_on_in_the_middle_of_a_move(target: Target, monkey
             assert set(await listed(node)) >= live
     if await node.scaling.at_rest():
         pytest.fail("the move was over before it was tried out")
+    monkeypatch.setattr(scaling, "PULL_PER_SECOND", 50_000)
+    node.scaling.tell()
     await rest(node)
     async with asyncio.timeout(10):
         while sum(target.seen.values()) < 60:

@@ -6,6 +6,7 @@ shard: so a slot never moves twice at once (cluster/PROTOCOL.md).
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from math import ceil
 from typing import Any, Final
@@ -130,7 +131,7 @@ class Scaling:
         """Whether every slot is plainly owned, by what is durable."""
         if self.table.version == 1:
             return True
-        return rests(await self._ask_all(lambda token: Tally(token)))
+        return rests(self.table, await self._ask_all(lambda token: Tally(token)))
 
     # ---- the controller
 
@@ -179,7 +180,7 @@ async def work_out(table: RingTable, shards: int) -> RingTable:
     return await asyncio.to_thread(next_table, table, range(shards))
 
 
-def rests(tallies: Sequence[ShardTally]) -> bool:
-    """Whether these are of shards that hold all slots, none of them on the move."""
-    moving = sum(tally.ceded + tally.adopted for tally in tallies)
-    return not moving and sum(tally.slots for tally in tallies) == SLOTS
+def rests(table: RingTable, tallies: Sequence[ShardTally]) -> bool:
+    """Whether each shard owns as many slots as the table gives it, and none of them is on the move."""
+    wanted = Counter(table.shards)
+    return all(tally.slots == wanted[tally.shard] and not tally.ceded and not tally.adopted for tally in tallies)

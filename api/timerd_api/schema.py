@@ -413,5 +413,3 @@ class StatusItem(msgspec.Struct):
     ]
     log_disk_bytes: Annotated[int, Meta(description="what the log takes on disk")]
     ring_version: int
-
-
