@@ -27,6 +27,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     port: int = 8470
     node: str = "timerd"
     shards: int | None = None
+    shard_capacity: int = 100_000
     grace: float = 30.0
     api_key: str | None = None
     insecure: bool = False
@@ -89,6 +90,8 @@ def _checked(config: Config) -> Config:
         refuse("port", "must be 0 to 65535")
     if config.shards is not None and not 1 <= config.shards <= 1_024:
         refuse("shards", "must be 1 to 1024")
+    if not 1_000 <= config.shard_capacity <= 1 << 40:
+        refuse("shard_capacity", "must be 1000 or more")
     if not 0 <= config.grace <= 86_400:
         refuse("grace", "must be 0 to 86400 seconds")
     if config.segment_bytes is not None and not 65_536 <= config.segment_bytes <= 1 << 30:

@@ -162,6 +162,7 @@ def _settings(config: Config) -> tuple[Settings, ApiSettings]:
     settings = Settings(
         node=config.node,
         shards=config.shards,
+        shard_capacity=config.shard_capacity,
         max_payload_bytes=config.max_payload,
         max_horizon_ms=horizon_ms,
         max_retry_after_ms=duration("max-retry-after", config.max_retry_after),

@@ -75,6 +75,12 @@ class OfNode(NamedTuple):
 
 
 NODE_METRICS: Final = (
+    OfNode(
+        "timerd_moving_slots",
+        "Slots of which another shard than their owner may hold timers yet.",
+        lambda t: sum(shard.adopted for shard in t.shards),
+        counts=False,
+    ),
     OfNode("timerd_turns", "Turns persisted.", lambda t: t.turns),
     OfNode("timerd_log_appended_bytes", "Bytes appended to the log.", lambda t: t.appended_bytes),
     OfNode(

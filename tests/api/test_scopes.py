@@ -23,6 +23,7 @@ BODIES = {
     "/v1/dead-letters:purge": b'{"ids":["a"]}',
     "/v1/keys": b'{"name":"n","scopes":["read"]}',
     "/v1/clock:advance": b'{"by":1}',
+    "/v1/shards:scale": b'{"shards":16}',
 }
 
 

@@ -25,6 +25,7 @@ MAX_LAG_S = 2.0 if LARGE else 0.5
 BATCH = 800 if LARGE else 100
 SLACK_S = 0.25 + 1.0 * BUSY
 ARM_REQUEST = 5_000
+CAPACITY = ("--shard-capacity", "1000000000")  # only by hand
 
 
 class Chains:
@@ -83,7 +84,7 @@ async def moving(timerd: Process) -> int:
 async def test_four_shards_become_sixteen_under_load_and_kill(tmp_path: Path) -> None:
     seeded()
     chains = Chains()
-    async with Processor(chains.answer) as processor, Process(tmp_path / "data", "--shards", "4") as timerd:
+    async with Processor(chains.answer) as processor, Process(tmp_path / "data", "--shards", "4", *CAPACITY) as timerd:
         await timerd.put_type("poll", url=processor.url, max_lag=MAX_LAG_S, batch_size=BATCH)
         await arm_all(timerd)
         await processor.until(lambda: chains.fires > RATE, PERIOD_S + 60)
@@ -113,8 +114,8 @@ async def test_four_shards_become_sixteen_under_load_and_kill(tmp_path: Path) ->
         print(
             f"{TIMERS} timers, {RATE} re-arms a second: 4 -> 16 shards in {rested - began:.1f} s, killed after "
             f"{killed - began:.1f} s and back in {back - killed:.1f} s; {chains.fires} fires, {chains.repeats} "
-            f"repeated, {chains.unflagged} not flagged; worst lag {lags[0]:.2f} s before the kill, {lags[1]:.2f} s from "
-            f"{grace - back:.0f} s after the start"
+            f"repeated, {chains.unflagged} not flagged; worst lag {lags[0]:.2f} s before the kill, {lags[1]:.2f} s "
+            f"from {grace - back:.0f} s after the start"
         )
         assert listed == Counter(f"chain-{n:07}" for n in range(TIMERS)), "each id once"
         assert len(shards["shards"]) == 16

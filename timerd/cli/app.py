@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from timerd import __version__
-from timerd.cli import bench, dead, demo, keys, logs, serving, timers, types
+from timerd.cli import bench, dead, demo, keys, logs, serving, shards, timers, types
 
 app = typer.Typer(
     name="timerd",
@@ -46,4 +46,5 @@ app.add_typer(types.app, name="type")
 app.add_typer(dead.app, name="dead")
 app.add_typer(keys.app, name="keys")
 app.command("stats")(timers.stats_command)
+app.command("shards")(shards.shards_command)
 app.add_typer(logs.app, name="log")

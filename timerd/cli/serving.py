@@ -24,7 +24,10 @@ def serve_command(
     port: Annotated[int | None, typer.Option(help="Port to listen on, 0 for any.  [default: 8470]")] = None,
     node: Annotated[str | None, typer.Option(help="This node's name.  [default: timerd]")] = None,
     shards: Annotated[
-        int | None, typer.Option(help="Shards of a new data directory; fixed afterwards.  [default: 8]")
+        int | None, typer.Option(help="Shards of a new data directory; scaling changes them.  [default: 8]")
+    ] = None,
+    shard_capacity: Annotated[
+        int | None, typer.Option(help="Timers of a shard; beyond 80 % there will be more shards.  [default: 100000]")
     ] = None,
     grace: Annotated[
         float | None, typer.Option(help="Seconds that open deliveries get at a stop.  [default: 30]")
