@@ -182,6 +182,23 @@ async def test_dead_letters_of_a_type_are_all_found(target: Target) -> None:
     await node.stop(1_000)
 
 
+async def test_dead_letters_that_move_are_not_taken_for_too_many(target: Target) -> None:
+    node, _, _ = await used(target, 8, 1)
+
+    def kept() -> set[int]:
+        return {shard._kept for shard in node._runner.shards.values()}
+
+    assert kept() == {12_500}
+    await scaled(node, 2)
+    assert kept() == {50_000}
+    await scaled(node, 4)
+    assert kept() == {50_000}, "those of two shards are still to be spread over four"
+    await node.scaling.look()
+    await node.tally()
+    assert kept() == {25_000}
+    await node.stop(1_000)
+
+
 async def test_the_controller(target: Target) -> None:
     node, _, catalog = await used(target, 2, 0)
     controller = node.scaling

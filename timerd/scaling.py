@@ -69,15 +69,19 @@ class Scaling:
         self._ask_all = ask_all
         self._lock = asyncio.Lock()
         self._few = 0
+        self._resting = False
 
     def tell(self) -> None:
         """Tell all shards of the table. One that has never had another need not hear of it."""
         table = self.table
         if table.version > 1:
+            # As long as slots move some shards hold what will be with others.
+            count = len(table.shard_ids) if self._resting else min(len(table.shard_ids), len(set(table.previous)))
+            kept = ceil(self._settings.dead_letters_kept / count)
             receivers = {table.shards[slot] for slot in range(SLOTS) if table.source_of(slot) is not None}
             pace = SetPull(max(1, PULL_PER_SECOND // max(1, len(receivers))))
             for shard in self._runner.shards:
-                self._runner.send_ahead(shard, SetTable(table))
+                self._runner.send_ahead(shard, SetTable(table, kept))
                 self._runner.send_ahead(shard, pace)
 
     async def scale(self, shards: int, *, by_hand: bool = True) -> Scaled | Refused:
@@ -124,6 +128,7 @@ class Scaling:
                 self._runner.send(id, SetTypes(self._types()))
                 self._upkeep.greet(id)
         self.table = table
+        self._resting = False
         self.on_table(table)
         self.tell()
 
@@ -141,8 +146,8 @@ class Scaling:
             await asyncio.sleep(LOOK_S)
             try:
                 await self.look()
-            except CatalogFull:
-                log.warning("utilisation_not_written", reason="the disk is full")
+            except Exception as error:  # nobody needs the controller to live
+                log.warning("shards_not_looked_at", reason=str(error) or type(error).__name__)
 
     async def look(self) -> None:
         """Write this node's counts, read everybody's, and act on them."""
@@ -154,6 +159,9 @@ class Scaling:
             for tally in tallies
         ]
         await self._catalog.put_utilisation(counted)
+        if self.table.version > 1 and not self._resting and rests(self.table, tallies):
+            self._resting = True
+            self.tell()
         wanted = self.wanted(await self._catalog.utilisation())
         if wanted != len(self.table.shard_ids) and isinstance(done := await self.scale(wanted, by_hand=False), Refused):
             log.info("not_scaled", shards=wanted, reason=done.detail)

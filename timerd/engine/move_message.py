@@ -19,9 +19,13 @@ BUSY: Final = 2  # it is in flight: ask again
 
 
 class SetTable(msgspec.Struct, frozen=True):
-    """The ring table as it is now, durable where it is published. Nothing else tells a shard what is its own."""
+    """The ring table as it is now, durable where it is published. Nothing else tells a shard what is its own.
+
+    `dead_letters_kept`: of each type, in one shard, from now on; 0: as before.
+    """
 
     table: RingTable
+    dead_letters_kept: int = 0
 
 
 class SetPull(msgspec.Struct, frozen=True):

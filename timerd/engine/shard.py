@@ -142,6 +142,7 @@ class Shard:
                     self._of_move[type(message)](self._draft, message)
             case SetTable():
                 self._set_table(message.table)
+                self._kept = message.dead_letters_kept or self._kept
             case SetPull():
                 self._moving.per_second = message.per_second
             case SetTypes():
