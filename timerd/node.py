@@ -48,7 +48,7 @@ from timerd.engine.timer import INLINE_PAYLOAD_BYTES, Timer, TimerType
 from timerd.gathering import Gathering, merge_arm, split_arm
 from timerd.inbox import MEMORY_MAX
 from timerd.keys import Keys
-from timerd.pages import BEGINNING, matches, page_token_of, read_page, read_token
+from timerd.pages import BEGINNING, matches, page_token_of, read_page, read_token, share
 from timerd.payloads import with_bodies
 from timerd.ports import Catalog, Clock, Deliver, Log
 from timerd.report import NodeTally, Scaled, ShardReport, StatusReport
@@ -288,7 +288,7 @@ class Node:
         """A page of dead letters."""
         wanted = Filter(type, "dead")
         return await self._pages(
-            page_size, page_token, lambda after, token: ListDead(type, after, page_size, token), wanted
+            page_size, page_token, lambda after, count, token: ListDead(type, after, count, token), wanted
         )
 
     async def replay_dead(self, ids: list[str] | None, type: str | None, expires_at: int | None) -> int | Refused:
@@ -407,7 +407,7 @@ class Node:
         self,
         page_size: int,
         page_token: str | None,
-        ask: Callable[[tuple[int, str], Any], Message],
+        ask: Callable[[tuple[int, str], int, Any], Message],
         wanted: Filter,
     ) -> tuple[list[TimerView], str | None] | Refused:
         """Ask all shards for what lies behind the token, and show it as far as all of them have looked."""
@@ -419,7 +419,10 @@ class Node:
             view: TimerView | None = await self._ask_about(id, partial(Get, id))
             return view if view is not None and matches(wanted, view) else None
 
-        found, upto = await read_page(after, page_size, lambda asked: self._ask_all(partial(ask, asked)), look_up)
+        count = share(page_size, len(self._runner.shards))
+        found, upto = await read_page(
+            after, page_size, lambda asked: self._ask_all(partial(ask, asked, count)), look_up
+        )
         # Unless every timer is asked for, one that changes meanwhile may be none of them.
         views = await self._with_bodies(found, as_they_were=wanted != Filter())
         return views, None if upto is None else page_token_of(upto)
@@ -444,7 +447,7 @@ class Node:
     async def list(self, filter: Filter, page_size: int, page_token: str | None) -> tuple[Views, str | None] | Refused:
         """A page of timers in the order of (slot, id): stable whatever fires meanwhile."""
         return await self._pages(
-            page_size, page_token, lambda after, token: List(filter, after, page_size, token), filter
+            page_size, page_token, lambda after, count, token: List(filter, after, count, token), filter
         )
 
 

@@ -14,6 +14,7 @@ from timerd.engine.message import Filter, Page, TimerView
 from timerd.engine.timer import BodyRef
 
 PAGE_ROUNDS: Final = 8  # times all shards are asked for one page; then it may be short
+SHARE_MORE: Final = 32  # than an even share: what the page ends before is read in vain
 PAGE_BYTES_MAX: Final = 4 << 20  # of payloads in one page, or one timer: a thousand large ones would be 64 MiB
 
 Position = tuple[int, str]
@@ -33,6 +34,11 @@ def read_token(token: str) -> Position | None:
         return msgspec.msgpack.decode(raw, type=Position)
     except (binascii.Error, ValueError, msgspec.MsgspecError):
         return None
+
+
+def share(page_size: int, shards: int) -> int:
+    """How many each shard is asked for: what it will have of a page, and some more. It may take another round."""
+    return min(page_size, page_size // shards + SHARE_MORE)
 
 
 async def read_page(

@@ -147,14 +147,13 @@ def _page(draft: Draft, filter: Filter, after: tuple[int, str], count: int) -> P
     views: list[tuple[int, TimerView]] = []
     looked_at = 0
     first = max(after[0], 0)
-    run: dict[str, Timer] | None = None
-    of_slot: dict[int, list[str]] = {}
+    of_runs: dict[int, dict[int, list[str]]] = {}  # runs of slots that have come from elsewhere lie among others
     for slot in range(first, len(slots)):
         by_id = slots[slot]
         if not by_id:
             continue
-        if by_id is not run:
-            run, of_slot = by_id, _by_slot(by_id)
+        if (of_slot := of_runs.get(id_of(by_id))) is None:
+            of_slot = of_runs[id_of(by_id)] = _by_slot(by_id)
         for id in sorted(of_slot.get(slot, ())):
             if slot == after[0] and id <= after[1]:
                 continue
@@ -176,6 +175,9 @@ def _with_coming(draft: Draft, after: tuple[int, str], page: Page) -> Page:
     places = [(slot_of(pending.id), pending.id) for pending in draft.state.moves.all_pending() if pending.kind == PULL]
     coming = sorted(place for place in places if place > after and (page.upto is None or place <= page.upto))
     return Page(page.views, page.upto, coming)
+
+
+id_of = id  # which the loop above has another use for
 
 
 def _by_slot(run: Iterable[str]) -> dict[int, list[str]]:
