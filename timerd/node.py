@@ -260,7 +260,8 @@ class Node:
     async def _live(self, type: str) -> int:
         tallies: list[ShardTally] = await self._ask_all(lambda token: Tally(token))
         counts = [tally.types[type] for tally in tallies if type in tally.types]
-        return sum(count.live + count.moved_out - count.moved_in for count in counts)  # those between two shards, too
+        coming = sum(shard.coming(type) for shard in self._runner.shards.values())
+        return coming + sum(count.live + count.moved_out - count.moved_in for count in counts)
 
     def _types_changed(self, types: Mapping[str, TimerType]) -> None:
         self._tell_types(types)

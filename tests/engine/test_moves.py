@@ -363,6 +363,20 @@ def test_what_a_crash_of_the_old_owner_made_uncertain_is_flagged_by_the_new_one(
     assert pair.new.flights[no].flagged == {ID}
 
 
+def test_an_arm_that_waits_for_the_old_owner_counts_for_its_type() -> None:
+    pair = Pair()
+    pair.armed(pair.old, at=FAR)
+    pair.publish(1)
+    pair.carry(Cede)
+    pair.armed(pair.new, at=FAR + 1)
+    pair.armed(pair.new, IDS[1], at=FAR)
+    assert (pair.new.shard.waiting, pair.new.shard.coming("t"), pair.new.shard.coming("u")) == (2, 2, 0)
+    pair.carry()
+    assert (pair.new.shard.waiting, pair.new.shard.coming("t")) == (0, 0)
+    assert pair.new.shard.state.lane("t").live == 2
+    pair.rest()
+
+
 def test_nothing_is_pulled_onto_a_full_disk() -> None:
     pair = Pair()
     pair.armed(pair.old, at=FAR)

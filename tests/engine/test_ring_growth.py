@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from timerd.engine.ring import SLOTS, RingTable, build_table, next_table
 
-counts = st.integers(1, 64)
+counts = st.sampled_from([*range(1, 13), 16, 17, 24, 32, 48, 64])
 
 
 @lru_cache(256)
@@ -20,7 +20,7 @@ def table(shards: int) -> RingTable:
 
 
 @given(counts, counts)
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_growth_moves_little_more_than_it_must(one: int, other: int) -> None:
     few, many = sorted((one, other))
     moved = sum(a != b for a, b in zip(table(few).shards, table(many).shards, strict=True))

@@ -12,6 +12,7 @@ from typing import Final
 
 from timerd.engine.draft import Draft
 from timerd.engine.effect import Send
+from timerd.engine.message import Arm
 from timerd.engine.move_message import (
     BUSY,
     CHANGED,
@@ -25,7 +26,7 @@ from timerd.engine.move_message import (
     Standing,
     Told,
 )
-from timerd.engine.move_record import PULL, Adopted, Drained, Entry, Pended, Pending, Resolved, seen_of
+from timerd.engine.move_record import ARM, PULL, Adopted, Drained, Entry, Pended, Pending, Resolved, seen_of
 from timerd.engine.moves import as_pulled
 from timerd.engine.now import Now
 from timerd.engine.operation import ELSEWHERE, Operation
@@ -90,6 +91,13 @@ class Moving:
     def waiting(self) -> int:
         """Operations that have not been answered."""
         return self._waiting
+
+    def coming(self, type: str) -> int:
+        """How many arms of a type wait here, or are pending."""
+        waiting = [one.message for queue in self._queues.values() for one in queue.operations]
+        arms = sum(isinstance(message, Arm) and message.timers[0].type == type for message in waiting)
+        pending = self._state.moves.all_pending()
+        return arms + sum(one.kind == ARM and one.timer is not None and one.timer.type == type for one in pending)
 
     # ---- whose is an id?
 

@@ -116,10 +116,9 @@ class Shard:
         """Operations that wait for another shard."""
         return self._moving.waiting
 
-    @property
-    def at_rest(self) -> bool:
-        """Whether no slot of it moves, by what it knows."""
-        return not self.state.moves
+    def coming(self, type: str) -> int:
+        """How many timers of a type are about to be armed, and wait for another shard."""
+        return self._moving.coming(type)
 
     def own(self, now: Now) -> None:
         """Begin: the first record of this process's time with the shard."""
