@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.engine.harness import T0
 from tests.engine.moves_rig import IDS, SLOTS, TYPES, Host, Rig, few_slots
 from timerd.engine.message import (
     Arm,
@@ -354,7 +355,8 @@ def test_a_list_tells_of_what_is_between_two_shards() -> None:
 
 def test_what_a_crash_of_the_old_owner_made_uncertain_is_flagged_by_the_new_one() -> None:
     pair = Pair()
-    pair.armed(pair.old)
+    pair.pass_time(5_000)
+    pair.armed(pair.old, at=T0 + 4_000)
     pair.delivered(pair.old)
     pair.crash(pair.old)
     pair.publish(1)

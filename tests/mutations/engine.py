@@ -150,7 +150,7 @@ ended = [timer.id for timer in rearmed]
         "generation-from-the-wall-alone",
         "a generation is a clock reading, also when the wall clock has gone back",
         "timerd/engine/draft.py",
-        "max(self.state.now.wall_us, self.state.last + 1)",
+        "max(self.state.now.wall_us, max(self.state.last, self.floor) + 1)",
         "self.state.now.wall_us",
         Simulator(20),
     ),
