@@ -136,7 +136,7 @@ class Node:
 
     def drain(self) -> None:
         """Begin no more deliveries; the node is no longer ready."""
-        self._draining = True
+        self._draining = self.scaling.stopped = True
         self._dispatch.begin_drain()
 
     async def stop(self, grace_ms: int) -> bool:

@@ -59,6 +59,8 @@ class Scaling:
         """The ring table of the moment."""
         self.on_table: Callable[[RingTable], None] = lambda table: None
         """Told of every other one."""
+        self.stopped = False
+        """Nothing is published any more; a table that is durable by then is found by the next start."""
         self._settings = settings
         self._runner = runner
         self._upkeep = upkeep
@@ -92,7 +94,7 @@ class Scaling:
                 if by_hand and before.least != shards:
                     return await self._keep(replace(before, least=shards))
                 return Scaled(shards, before.version, not await self.at_rest())
-            if not await self.at_rest():
+            if self.stopped or not await self.at_rest():
                 return Refused("overloaded", "the last change of the number of shards is still under way", (), 5)
             if not await self._log.grant(SCALE_BYTES, self._upkeep.reserve_bytes(), 0):
                 self._upkeep.want_room()
@@ -103,6 +105,8 @@ class Scaling:
                 await self._catalog.put_ring(table)
             except CatalogFull:
                 return Refused("storage-full", "the ring table could not be written: the disk is full")
+            if self.stopped:
+                return Refused("overloaded", "timerd is stopping", (), 5)
             self._publish(table)
             log.info("ring_table_published", version=table.version, shards=shards, by_hand=by_hand)
             return Scaled(shards, table.version, True)
