@@ -1,6 +1,6 @@
 """What has to wait for the next turn brings that turn: nothing else may be there that would."""
 
-from unittest.mock import Mock
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
@@ -21,7 +21,7 @@ def runner() -> Mock:
 
 def made(runner: Mock, types: int) -> Dispatch:
     clock = Mock(now=lambda: NOW)
-    made = Dispatch(runner, Mock(), Mock(), Mock(), clock, Mock(), Settings(), lambda: 0.5, Mock(), Mock())
+    made = Dispatch(runner, Mock(), Mock(), AsyncMock(), clock, Mock(), Settings(), lambda: 0.5, Mock(), Mock())
     names = [f"t{n}" for n in range(types)]
     made.set_types({name: TimerType(name, url="http://t", max_lag_ms=0) for name in names})
     runner.reset_mock()
@@ -47,3 +47,17 @@ def test_without_one_it_does_not(runner: Mock) -> None:
     made(runner, 1)
     assert runner.send_ahead.call_count == 6
     runner.ring.assert_not_called()
+
+
+async def test_a_turn_without_events_lets_troubles_be_told_and_the_end_does(
+    runner: Mock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    troubles = Mock()
+    monkeypatch.setattr(dispatch, "Troubles", lambda: troubles)
+    dispatching = made(runner, 0)
+    troubles.look.reset_mock()
+    dispatching.on_effects(NOW, [])
+    troubles.look.assert_called_once_with(NOW.boot_ms)
+    troubles.end.assert_not_called()
+    await dispatching.close()
+    troubles.end.assert_called_once_with()

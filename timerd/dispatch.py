@@ -124,6 +124,7 @@ class Dispatch:
                 if effect.batch_no in self._placed and not dispatcher.is_open(effect.batch_no):
                     self._upkeep.placing.subtract(self._placed.pop(effect.batch_no))
         self._pump(now)
+        self._troubles.look(now.boot_ms)
         if dispatcher.idle():
             self._idle.set()
         wall, boot = dispatcher.wake_at()
@@ -172,6 +173,7 @@ class Dispatch:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._troubles.end()
         self._references.close()
         await self._deliver.close()
 
