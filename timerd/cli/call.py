@@ -16,7 +16,15 @@ from typing import Annotated, Any, Final, NoReturn
 
 import typer
 
-Url = Annotated[str, typer.Option("--url", "--server", envvar="TIMERD_URL", help="Where timerd listens.")]
+Url = Annotated[
+    str,
+    typer.Option(
+        "--url",
+        "--server",
+        envvar="TIMERD_URL",
+        help="Where timerd listens; in arm and type put --server alone is that.",
+    ),
+]
 ServerUrl = Annotated[str, typer.Option("--server", envvar="TIMERD_URL", help="Where timerd listens.")]
 """Where --url is something else."""
 Key = Annotated[
