@@ -89,7 +89,7 @@ class Targets:
 
 
 def parse_network(text: str) -> Network:
-    """A network like 10.0.0.0/8, or one address. Raises ValueError, also for what looks like a network without a size."""
+    """A network like 10.0.0.0/8, or one address. Raises ValueError, also for a network without its size."""
     network = ip_network(text.strip())
     if "/" not in text and int(network.network_address) & 0xFF == 0:
         raise ValueError(f"{text.strip()} has no size; for this address alone write {network}")
