@@ -83,7 +83,9 @@ class Limits:
         if max(lates) <= max(graces) + HANDED_OUT_MS:
             return
         if min(lates) <= min(graces) and not stalled:
-            raise Violation(f"on-time and missed timers of {name} share a batch: {sorted(lates)}, the graces were {graces}")
+            raise Violation(
+                f"on-time and missed timers of {name} share a batch: {sorted(lates)}, the graces were {graces}"
+            )
         if min(lates) <= max(graces) + HANDED_OUT_MS:
             return
         self.missed += len(lates)

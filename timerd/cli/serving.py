@@ -47,9 +47,7 @@ def serve_command(
     ] = None,
     callback_allow: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Network that callbacks may go to though it is not public, like 10.1.0.0/16 (an address alone is that address); repeatable."
-        ),
+        typer.Option(help="Network that callbacks may go to though it is not public, like 10.1.0.0/16; repeatable."),
     ] = None,
     callback_ca: Annotated[
         str | None, typer.Option(help="PEM file of authorities that callbacks trust beside the system's.")
