@@ -16,7 +16,7 @@ NOW = Now(1_796_025_600_000_000, 60_000)
 
 @pytest.fixture
 def runner() -> Mock:
-    return Mock()
+    return Mock(hand_out=Mock(return_value=[]))
 
 
 def made(runner: Mock, types: int) -> Dispatch:
@@ -32,12 +32,12 @@ def made(runner: Mock, types: int) -> Dispatch:
 def test_a_backlog_rings_for_the_next_turn(runner: Mock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch, "TURN_TIMERS", 1)
     dispatching = made(runner, 2)
-    assert runner.send_ahead.call_count == 1, "one batch, and the rest has to wait"
+    assert runner.hand_out.call_count == 1, "one batch, and the rest has to wait"
     runner.ring.assert_called()
     runner.reset_mock()
     for _ in range(13):  # 5,000 timers are six whole batches, and each type has slots for more
         dispatching.on_effects(NOW, [])
-    assert runner.send_ahead.call_count == 11
+    assert runner.hand_out.call_count == 11
     runner.reset_mock()
     dispatching.on_effects(NOW, [])
     runner.ring.assert_not_called()
@@ -45,7 +45,7 @@ def test_a_backlog_rings_for_the_next_turn(runner: Mock, monkeypatch: pytest.Mon
 
 def test_without_one_it_does_not(runner: Mock) -> None:
     made(runner, 1)
-    assert runner.send_ahead.call_count == 6
+    assert runner.hand_out.call_count == 6
     runner.ring.assert_not_called()
 
 

@@ -40,7 +40,7 @@ from timerd.targets import hosts_report, target_report
 from timerd.troubles import Troubles
 from timerd.upkeep import Upkeep
 
-TURN_TIMERS: Final = 2_000  # some 6 ms of work, beside one or two of a turn itself
+TURN_TIMERS: Final = 500  # so mostly one batch between two renewals, of which a turn has up to two
 STUCK_MS: Final = 60_000  # batches that could leave and don't for so long are a fault of ours
 REMOVED: Final = Failed("the type was removed", retry_after_ms=1_000)  # while a batch of it was being put together
 SETTLE_BYTES: Final = 32  # what an ended timer takes in a frame beside a re-arm's payload
@@ -110,8 +110,18 @@ class Dispatch:
 
     def on_effects(self, now: Now, effects: Sequence[Effect]) -> int | None:
         """Tell the dispatcher what has become durable, and do what it wants now. The ms until it wants to go on."""
+        self._dispatcher.renew()
+        self._hear(now, effects)
+        self._pump(now)
+        self._troubles.look(now.boot_ms)
+        if self._dispatcher.idle():
+            self._idle.set()
+        wall, boot = self._dispatcher.wake_at()
+        delays = [at - clock for at, clock in ((wall, now.wall_ms), (boot, now.boot_ms)) if at is not None]
+        return max(0, min(delays)) if delays else None
+
+    def _hear(self, now: Now, effects: Sequence[Effect]) -> None:
         dispatcher = self._dispatcher
-        dispatcher.renew()
         for effect in effects:
             if isinstance(effect, Ready):
                 dispatcher.ready(effect)
@@ -123,13 +133,6 @@ class Dispatch:
                     self._troubles.buried(now.boot_ms, effect.type, effect.buried)
                 if effect.batch_no in self._placed and not dispatcher.is_open(effect.batch_no):
                     self._upkeep.placing.subtract(self._placed.pop(effect.batch_no))
-        self._pump(now)
-        self._troubles.look(now.boot_ms)
-        if dispatcher.idle():
-            self._idle.set()
-        wall, boot = dispatcher.wake_at()
-        delays = [at - clock for at, clock in ((wall, now.wall_ms), (boot, now.boot_ms)) if at is not None]
-        return max(0, min(delays)) if delays else None
 
     def set_types(self, types: Mapping[str, TimerType]) -> None:
         """Types have changed."""
@@ -215,7 +218,7 @@ class Dispatch:
             for command in commands:
                 match command:
                     case SendTake(shard, take):
-                        self._runner.send_ahead(shard, take)
+                        self._hear(now, self._runner.hand_out(shard, take))
                     case SendSettle(shard, settle):
                         if not isinstance(settle, Settle):
                             self._runner.send_ahead(shard, settle, 64 + SETTLE_BYTES * len(settle.fired))

@@ -3,6 +3,7 @@
     step(now, message)   decide; what is decided is applied at once and becomes a record
     tick(now)            let time pass: what is due becomes ready, what is old goes
     take() -> Turn       what the turn came to: records for the log, and effects for when they are durable
+    hand_out(now, take)  the same for a Take between two turns, which writes nothing
     wake_at()            when time alone will have something to do
 
 A shard has no clock, no I/O and no randomness. Messages, in the order in which they came, and the moments at which
@@ -17,7 +18,7 @@ import msgspec
 
 from timerd.engine import arming, burial, misfire, reading, settling
 from timerd.engine.draft import Draft
-from timerd.engine.effect import Turn
+from timerd.engine.effect import Effect, Turn
 from timerd.engine.message import (
     Arm,
     BodyLost,
@@ -125,6 +126,21 @@ class Shard:
                 self._draft.effects += lane.report(state.shard)
                 lane.settle_wake()
         self._expiry_pending = burial.expire(self._draft, self._kept)
+
+    @property
+    def clean(self) -> bool:
+        """Whether nothing has been decided that is in no turn yet."""
+        return not self._draft.records
+
+    def hand_out(self, now: Now, message: Take) -> list[Effect]:
+        """Hand out what is ready between two turns, and say what is ready now. Nothing is written, so what this says may
+        be known at once if everything decided before is durable. A tick has to follow."""
+        assert self.clean, "what is handed out rests on what is durable"
+        self.step(now, message)
+        if (lane := self.state.lanes.get(message.type)) is not None:
+            lane.refresh(now, self.state.held, self.state.blocked)
+            self._draft.effects += lane.report(self.state.shard)
+        return self.take().effects
 
     def take(self) -> Turn:
         """End the turn. The records must be encoded before anything else is stepped: they share live timers."""
