@@ -1,4 +1,4 @@
-"""The runner tells the log how much of what was granted still waits for its turn, and lets deliveries begin between turns."""
+"""The runner tells the log how much of what was granted still waits, and lets deliveries begin between turns."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -91,9 +91,10 @@ class Rig:
         return [timer.id for effect in self.heard if isinstance(effect, Taken) for timer in effect.timers]
 
     async def until(self, condition: Callable[[], object]) -> None:
-        while not condition():
-            assert not self.running.done()
-            await asyncio.sleep(0)
+        async with asyncio.timeout(10):
+            while not condition():
+                assert not self.running.done()
+                await asyncio.sleep(0)
 
     async def __aenter__(self) -> "Rig":
         async for _ in self.log.replay():
@@ -140,6 +141,23 @@ async def test_nothing_is_handed_out_while_what_it_may_rest_on_is_written():
         rig.free.set()
         await rig.until(lambda: rig.taken)
         assert rig.taken == ["a"]
+
+
+async def test_nothing_is_handed_out_of_a_shard_that_has_something_to_write():
+    async with Rig() as rig:
+        rig.arm("a", 10)
+        rig.arm("b", 60_000)
+        await rig.until(lambda: rig.appends)
+        shard, answers = rig.runner.shards[0], []
+
+        def on_effects(now: Now, effects: list[Effect]) -> None:
+            shard.step(now, Cancel(["b"], lambda answer: None))
+            answers.append(rig.runner.hand_out(0, Take(1, "t", 0, 1)))
+
+        rig.runner.on_effects = on_effects
+        rig.pass_ms(10)
+        await rig.until(lambda: answers)
+        assert answers[0] == []
 
 
 async def test_a_process_that_has_lost_its_directory_begins_nothing():

@@ -4,8 +4,8 @@ One runner drives all shards that share a log. While a frame is being written, m
 effects leave, and everything that arrived meanwhile is the next turn. So there is one write and one sync for whatever
 was asked during the last one, and nobody waits for a batcher.
 
-Between two turns memory says nothing that the log does not. Deliveries begin there: nothing is logged for what is handed
-out, so it need not wait for a turn, and what has come due is looked for before a turn's messages are decided.
+Between two turns memory says nothing that the log does not. Deliveries begin there: nothing is logged for what is
+handed out, so it need not wait for a turn, and what has come due is looked for before a turn's messages are decided.
 
 Nothing leaves a shard before the records it rests on are durable. A failed append ends the run (`LogFailed`), and with
 it the process: the state in memory is then ahead of the log and must not be seen.
@@ -76,7 +76,7 @@ class Runner:
         self._bell.set()
 
     def hand_out(self, shard: int, take: Take) -> list[Effect]:
-        """Let a shard hand out timers: at once between two turns, and then this says what came of it; else in the next."""
+        """Let a shard hand out timers: between two turns at once, and this says what came of it; else in the next."""
         if not self._between or not self.shards[shard].clean:
             self.send_ahead(shard, take)
             return []

@@ -313,7 +313,7 @@ class Dispatcher:
                 cost = count * REQUEST_COST if choice.key else count + REQUEST_COST
             if self._left is not None:
                 self._left -= cost
-            self._turns.again(name, flow.weight)
+            self._turns.again(name, flow.weight, cost)
 
     def _is_alone(self, now: Now) -> bool:
         """Whether one type is all that has had something to do lately, so that nobody is kept waiting."""

@@ -133,8 +133,10 @@ class Shard:
         return not self._draft.records
 
     def hand_out(self, now: Now, message: Take) -> list[Effect]:
-        """Hand out what is ready between two turns, and say what is ready now. Nothing is written, so what this says may
-        be known at once if everything decided before is durable. A tick has to follow."""
+        """Hand out what is ready between two turns, and say what is ready then. A tick has to follow.
+
+        Nothing is written, so what this says may be known at once if everything decided before is durable.
+        """
         assert self.clean, "what is handed out rests on what is durable"
         self.step(now, message)
         if (lane := self.state.lanes.get(message.type)) is not None:
