@@ -183,3 +183,15 @@ async def test_a_shard_that_has_something_to_write_hands_out_after_it_is_written
         rig.free.set()
         await rig.until(lambda: rig.taken)
         assert rig.taken == ["a"]
+
+
+async def test_a_backlog_comes_a_batch_a_shard_at_a_time():
+    async with Rig() as rig:
+        timers = [Timer(rig.time.wall_ms + 10, 0, f"a{n}", "t") for n in range(3_000)]
+        rig.runner.send(0, Arm(timers, lambda answer: None, None))
+        await rig.until(lambda: rig.appends)
+        rig.pass_ms(10)
+        await rig.until(lambda: len(rig.taken) == 3_000)
+        assert [len(effect.timers) for effect in rig.heard if isinstance(effect, Taken)] == [800, 800, 800, 600]
+        counts = [effect.count for effect in rig.heard if isinstance(effect, Ready)]
+        assert counts == [800, 0, 800, 0, 800, 0, 600, 0], "more is ready when a turn has passed, and not at once"

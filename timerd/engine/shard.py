@@ -133,14 +133,14 @@ class Shard:
         return not self._draft.records
 
     def hand_out(self, now: Now, message: Take) -> list[Effect]:
-        """Hand out what is ready between two turns, and say what is ready then. A tick has to follow.
+        """Hand out what is ready between two turns, and say what is left. More becomes ready in a tick, which has to follow:
+        so what begins at a time is bounded.
 
         Nothing is written, so what this says may be known at once if everything decided before is durable.
         """
         assert self.clean, "what is handed out rests on what is durable"
         self.step(now, message)
         if (lane := self.state.lanes.get(message.type)) is not None:
-            lane.refresh(now, self.state.held, self.state.blocked)
             self._draft.effects += lane.report(self.state.shard)
         return self.take().effects
 
