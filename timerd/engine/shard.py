@@ -133,10 +133,10 @@ class Shard:
         return not self._draft.records
 
     def hand_out(self, now: Now, message: Take) -> list[Effect]:
-        """Hand out what is ready between two turns, and say what is left. More becomes ready in a tick, which has to follow:
-        so what begins at a time is bounded.
+        """Hand out what is ready between two turns, and say what is left.
 
-        Nothing is written, so what this says may be known at once if everything decided before is durable.
+        Nothing is written, so what this says may be known at once if everything decided before is durable. A tick has
+        to follow, and only there more becomes ready: so what begins at a time is bounded.
         """
         assert self.clean, "what is handed out rests on what is durable"
         self.step(now, message)
