@@ -8,6 +8,7 @@ from timerd.engine.condition import HOSTS_SHOWN, HostsCondition
 
 OK = Accepted()
 BUSY = Failed("HTTP 429", refused=True)
+BUSY_503 = Failed("HTTP 503", suspect=True, refused=True)
 WAIT = Failed("HTTP 429", refused=True, retry_after_ms=5_000)
 DOWN = Failed("connect: refused", suspect=True, sent=False)
 PATIENT = msgspec.structs.replace(
@@ -89,3 +90,18 @@ def test_hosts_take_turns_at_a_type_s_rate() -> None:
     assert len(small) == 20
     assert sum(host == "big" and at <= small[-1] for at, host, _ in world.sent) < 200
     assert len(world.sent) <= 100 * 3 + 10 + 1
+
+
+def test_the_reason_shown_and_told_of_a_host_is_the_latest() -> None:
+    world = World(PATIENT)
+    world.answers["h"] = lambda timer: BUSY_503 if world.now_ms < 2_000 else DOWN if world.now_ms < 60_000 else OK
+    world.arm([f"n{n}" for n in range(200)], "h")
+    world.run(50_000)
+    assert condition(world).troubled[0].reason == DOWN.error
+    world.run(120_000)
+    assert [(turned.what, turned.reason) for turned in world.turned] == [
+        ("slow_down_began", "HTTP 503"),
+        ("breaker_opened", "HTTP 503"),
+        ("breaker_closed", DOWN.error),
+        ("slow_down_ended", DOWN.error),
+    ]

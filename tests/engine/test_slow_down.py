@@ -111,3 +111,20 @@ def test_a_503_with_nothing_said_opens_the_breaker_as_before() -> None:
     how = world.dispatcher.conditions(world.now.boot_ms)["t"]
     assert (how.breaker, how.reason) == ("open", "HTTP 503")
     assert how.next_probe_at > world.now.boot_ms
+
+
+def test_the_reason_shown_and_told_is_the_latest() -> None:
+    world = World(type_of(**STORM), target=always(DOWN_503))
+    world.arm(1_000)
+    world.run(100)
+    world.target = always(DOWN)
+    world.run(1_200_000)
+    assert world.dispatcher.conditions(world.now.boot_ms)["t"].reason == DOWN.error
+    world.target = always(OK)
+    world.run(600_000)
+    assert [(turned.what, turned.reason) for turned in world.turned] == [
+        ("slow_down_began", "HTTP 503"),
+        ("breaker_opened", "HTTP 503"),
+        ("breaker_closed", DOWN.error),
+        ("slow_down_ended", DOWN.error),
+    ]

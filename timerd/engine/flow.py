@@ -265,10 +265,10 @@ class Flow:
         """The target has taken a batch."""
         if batch_no in self._elsewhere:
             return
-        was = course_of(self.breaker, self.pace)
+        was, reason = course_of(self.breaker, self.pace), self.pace.reason
         self.pace.succeed(boot_ms, self._bound)
         self.breaker.succeed(boot_ms)
-        self._turn(was, boot_ms, self.pace.reason)
+        self._turn(was, boot_ms, reason)
 
     def judge(self, now: Now, batch: Batch, failed: Failed, jitter: float) -> WholeFailure:
         """What a failure of the whole batch makes of its members; the breaker and the hold learn what it says of the
@@ -283,7 +283,9 @@ class Flow:
         if batch.batch_no in self._elsewhere:
             return WholeFailure(failed.error, gap_ms, batch.whole, unknown=failed.unknown)
         was = course_of(breaker, self.pace)
-        if not breaker.open and not (failed.suspect and self._is_own_fault(batch, failed, alone)):
+        if breaker.open:
+            self.pace.note(failed.error, now.boot_ms)
+        elif not (failed.suspect and self._is_own_fault(batch, failed, alone)):
             newest, under_way = max(self.open, default=batch.batch_no), len(self.open)
             self.pace.fail(failed, batch.batch_no, newest, under_way, self._bound, policy, now.boot_ms, jitter)
         if failed.suspect:

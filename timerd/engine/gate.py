@@ -231,10 +231,10 @@ class Gate:
         """The host has answered with success."""
         host = self._host(name)
         host.answers = True
-        was = course_of(host.breaker, host.pace)
+        was, reason = course_of(host.breaker, host.pace), host.pace.reason
         host.pace.succeed(boot_ms, self._share)
         host.breaker.succeed(boot_ms)
-        self._turn(host, was, boot_ms, host.pace.reason)
+        self._turn(host, was, boot_ms, reason)
         if host.held_until <= boot_ms:
             host.held_until = 0
         if host.untroubled and not host.pace.slowed:
@@ -248,7 +248,10 @@ class Gate:
         """
         host = self._host(name)
         was = course_of(host.breaker, host.pace)
-        if not host.breaker.open:
+        if host.breaker.open:
+            if failed.suspect or failed.sent:
+                host.pace.note(failed.error, now.boot_ms)
+        else:
             newest, under_way = max(self.open, default=batch_no), host.in_flight
             host.pace.fail(failed, batch_no, newest, under_way, self._share, self.policy, now.boot_ms, jitter)
         if failed.suspect:

@@ -32,8 +32,8 @@ class Pace:
     """Of one target. Times are boot ms."""
 
     __slots__ = (
-        "_cut_at", "_ease_from", "_grown", "_refusals", "_strained_at", "_taken", "_top",
-        "held_until", "reason", "window",
+        "_cut_at", "_ease_from", "_grown", "_refusals", "_taken", "_top",
+        "held_until", "reason", "strained_at", "window",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -42,14 +42,15 @@ class Pace:
         self.held_until = 0
         """Before this nothing is to be sent, because it refuses."""
         self.reason = ""
-        """What it was slowed down for last."""
+        """What the last sign of trouble was."""
+        self.strained_at = 0
+        """When that was."""
         self._top = 0  # the window before the cuts that nothing has succeeded between
         self._ease_from = 1  # below it the window doubles a round
         self._cut_at = 0  # batches up to this number were under way when it was cut
         self._grown = 0  # successes of this round
         self._taken = True  # whether anything has succeeded since it was cut
         self._refusals = 0  # cuts in a row by a refusal with nothing taken between
-        self._strained_at = 0
 
     @property
     def slowed(self) -> bool:
@@ -70,11 +71,16 @@ class Pace:
         """
         if failed.retry_after_ms is not None and failed.retry_after_ms >= PAUSE_MS_MIN:
             self.restart(newest, bound, failed.error, boot_ms)
-        elif (failed.suspect or failed.refused) and batch_no > self._cut_at:
-            self._cut(newest, under_way, bound)
-            self._strained_at, self.reason = boot_ms, failed.error
-            if failed.refused:
-                self._refuse(policy, boot_ms, jitter)
+        elif failed.suspect or failed.refused:
+            self.note(failed.error, boot_ms)
+            if batch_no > self._cut_at:
+                self._cut(newest, under_way, bound)
+                if failed.refused:
+                    self._refuse(policy, boot_ms, jitter)
+
+    def note(self, reason: str, boot_ms: int) -> None:
+        """There was one more sign of trouble. Of a target that is down that is all there is to know here."""
+        self.strained_at, self.reason = boot_ms, reason
 
     def restart(self, newest: int, bound: int, reason: str, boot_ms: int) -> None:
         """A pause begins or an outage has ended: what comes next comes one at a time. Batches up to `newest` say
@@ -83,7 +89,7 @@ class Pace:
         self._cut_at = max(self._cut_at, newest)
         self._taken = False
         self._refusals = 0
-        self._strained_at, self.reason = boot_ms, reason
+        self.note(reason, boot_ms)
         self._set(1, bound)
 
     def succeed(self, boot_ms: int, bound: int) -> None:
@@ -100,7 +106,7 @@ class Pace:
             self._grown, window = 0, window + 1
         elif self._grown >= window:
             self._grown, window = 0, window + max(1, window // GROWS_BY)
-        if window >= bound or boot_ms - self._strained_at >= CALM_MS:
+        if window >= bound or boot_ms - self.strained_at >= CALM_MS:
             self.forget()
         else:
             self.window = window
