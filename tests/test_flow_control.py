@@ -55,7 +55,8 @@ async def test_a_target_that_is_away_is_shown_and_costs_nothing(tmp_path: Path) 
             await timerd.until(down)
             stats = await timerd.stats("away")
             told = lines({"away": stats})
-            assert told[0].startswith(f"away: its target is down (connect: 127.0.0.1:{port} refused the connection)")
+            assert told[0].startswith(f"away: its target, in trouble since {stats['target']['since']}, is down ")
+            assert f"(connect: 127.0.0.1:{port} refused the connection)" in told[0]
             assert any("breaker_opened" in line for line in timerd.stderr + timerd.log)
             timer = await timerd.get("a0")
             assert timer is not None

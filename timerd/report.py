@@ -26,7 +26,7 @@ class TargetReport(msgspec.Struct, frozen=True):
     next_probe_at: int | None = None
     reason: str = ""
     since: int | None = None
-    """Of a host: when its trouble began."""
+    """When its trouble began."""
     host: str = ""
 
     @property

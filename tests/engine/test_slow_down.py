@@ -110,6 +110,7 @@ def test_a_503_with_nothing_said_opens_the_breaker_as_before() -> None:
     world.run(100)
     how = world.dispatcher.conditions(world.now.boot_ms)["t"]
     assert (how.breaker, how.reason) == ("open", "HTTP 503")
+    assert how.since == world.posts[0][0] + world.takes_ms
     assert how.next_probe_at > world.now.boot_ms
 
 
@@ -128,3 +129,17 @@ def test_the_reason_shown_and_told_is_the_latest() -> None:
         ("breaker_closed", DOWN.error),
         ("slow_down_ended", DOWN.error),
     ]
+
+
+def test_trouble_begins_once_and_ends() -> None:
+    world = World(type_of(**STORM), target=always(WAIT))
+    world.arm(3_000)
+    world.run(100)
+    begin = world.dispatcher.conditions(world.now.boot_ms)["t"].since
+    assert begin == world.posts[0][0] + world.takes_ms
+    world.target = always(DOWN)
+    world.run(100_000)
+    assert world.dispatcher.conditions(world.now.boot_ms)["t"].since == begin
+    world.target = always(OK)
+    world.run(600_000)
+    assert world.dispatcher.conditions(world.now.boot_ms)["t"].since == 0

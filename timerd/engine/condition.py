@@ -80,4 +80,5 @@ def condition_of(
         word, window, probe_at = "closed", pace.limit(bound), 0
     held_until = held_until if held_until > boot_ms else 0
     troubled = breaker.open or held_until or window < bound
-    return Condition(word, window, bound, held_until, probe_at, pace.reason if troubled else "", since, host)
+    reason, since = (pace.reason, since) if troubled else ("", 0)
+    return Condition(word, window, bound, held_until, probe_at, reason, since, host)

@@ -122,6 +122,7 @@ class Flow:
         self._catch_up = CatchUp()
         self._rate: Rate | None = None
         self._held_until = 0
+        self._troubled_since = 0
         self._url: str | None = None  # the address it had last
         self._elsewhere: set[int] = set()  # batches under way to an address that the type had before
         self._retries_next = False
@@ -135,7 +136,7 @@ class Flow:
         if type is not None:
             if self._url is not None and type.url != self._url:
                 self.breaker, self.pace = Breaker(), Pace()
-                self._held_until = 0
+                self._held_until = self._troubled_since = 0
                 self._elsewhere = set(self.open)
             self._url = type.url
         self.type = type
@@ -187,7 +188,7 @@ class Flow:
 
     def condition(self, boot_ms: int) -> Condition:
         """How its target is."""
-        return condition_of(self.breaker, self.pace, self._held_until, self._bound, boot_ms)
+        return condition_of(self.breaker, self.pace, self._held_until, self._bound, boot_ms, self._troubled_since)
 
     @property
     def weight(self) -> int:
@@ -292,9 +293,10 @@ class Flow:
             breaker.suspect(batch.batch_no, alone.id if alone else None, policy, now.boot_ms, jitter)
         else:
             breaker.hear()
-        self._turn(was, now.boot_ms, failed.error)
         if failed.retry_after_ms is not None:
             self._held_until = max(self._held_until, now.boot_ms + failed.retry_after_ms)
+        self._turn(was, now.boot_ms, failed.error)
+        if failed.retry_after_ms is not None:
             return WholeFailure(failed.error, max(gap_ms, failed.retry_after_ms), batch.whole)
         if failed.gone:
             self.gone = True
@@ -321,7 +323,10 @@ class Flow:
         """The target has been heard of: what has changed is told, and an outage that has ended ends gently."""
         if was.open and not self.breaker.open:
             self.pace.restart(max(self.open, default=0), self._bound, reason, boot_ms)
-        self.turned += turns(was, course_of(self.breaker, self.pace), self.name, "", reason)
+        now = course_of(self.breaker, self.pace)
+        self.turned += turns(was, now, self.name, "", reason)
+        held = max(self._held_until, self.pace.held_until) > boot_ms
+        self._troubled_since = (self._troubled_since or boot_ms) if now.open or now.slowed or held else 0
 
     def _is_own_fault(self, batch: Batch, failed: Failed, alone: Timer | None) -> bool:
         """Whether a sign of a down target comes from something in the batch.

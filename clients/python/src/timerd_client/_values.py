@@ -188,8 +188,8 @@ class TypeStats(msgspec.Struct, frozen=True):
     lag: dict[str, float | None] = {}
     """`p50_ms`, `p99_ms`, `max_ms`; None when nothing was delivered."""
     target: dict[str, Any] | None = None
-    """How the processor is: `breaker` (closed, open, probing), `window` of `bound`, `held_until`, `next_probe_at`,
-    `reason`. None for callbacks."""
+    """How the processor is: `since` when in trouble, `breaker` (closed, open, probing), `window` of `bound`,
+    `held_until`, `next_probe_at`, `reason`. None for callbacks."""
     hosts: dict[str, Any] | None = None
     """How hosts of callbacks are: `known`, `open`, `slowed`, `held`, and `troubled` by name. None for processors."""
 
