@@ -16,7 +16,8 @@ Invariants
 1. At most `max_in_flight` requests are under way, to one host at most its share; what is asked for a host counts from
    the Take on, and everything until its outcome is durable.
 2. Of an open breaker's host at most one is under way that was sent since it opened: the probe.
-3. A host of which nothing is parked or under way is forgotten if it is well; of others `HOSTS_IDLE_MAX` are kept.
+3. A host of which nothing is parked or under way is forgotten if it is well, or slowed and has taken something since;
+   of others `HOSTS_IDLE_MAX` are kept, and the log has no line of one that goes so.
 """
 
 from collections.abc import Sequence
@@ -188,6 +189,8 @@ class Gate:
         leaves = []
         for name in hosts:
             host = self._host(name)
+            if host.troubled_since and host.calm(now.boot_ms):
+                host.forget()
             ok = (
                 type is not None
                 and not halted

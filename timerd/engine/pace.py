@@ -57,6 +57,11 @@ class Pace:
         """Whether the target gets less than is configured."""
         return self.window is not None
 
+    @property
+    def untroubled(self) -> bool:
+        """Whether it knows nothing that would be missed: the last it heard was a success."""
+        return self._taken and not self.held_until
+
     def limit(self, bound: int) -> int:
         """How many requests may be under way, of the `bound` that is configured."""
         return bound if self.window is None else min(self.window, bound)
