@@ -192,7 +192,7 @@ class Dispatch:
                 stats.batch_timers,
                 stats.unnamed,
                 stats.coalesced,
-                "open" if stats.breaker_open else "closed",
+                "open" if how is not None and how.is_down else "closed",
                 lags.report(now.boot_ms // 1000) if lags else LagWindow(),
                 target_report(now, how) if isinstance(how, Condition) else None,
                 hosts_report(now, how) if isinstance(how, HostsCondition) else None,

@@ -162,3 +162,28 @@ def test_hosts_that_refuse_are_remembered_within_bounds_and_go_without_a_word() 
     assert world.totals()["dead"] == HOSTS_IDLE_MAX + 500
     assert world.gate.hosts == HOSTS_IDLE_MAX
     assert Counter(turned.what for turned in world.turned) == {"slow_down_began": HOSTS_IDLE_MAX + 500}
+
+
+def test_a_host_that_nothing_has_to_do_with_any_more_is_not_shown() -> None:
+    world = World(ONCE)
+    world.answers["dead"] = lambda timer: DOWN
+    world.arm(["d0", "d1", "d2"], "dead")
+    world.run(10_000)
+    world.arm([f"q{n}" for n in range(200)], "quick", delay_ms=CALM_MS + 60_000)
+    assert condition(world).is_down
+    world.run(CALM_MS + 10_000)
+    shown = condition(world)
+    assert (shown.open, shown.slowed, shown.troubled) == (0, 0, [])
+    assert shown.known == 1, "but still known"
+    world.latency_ms["dead"] = 1_000
+    world.arm(["d3"], "dead")
+    world.run(100)
+    assert condition(world).troubled[0].breaker == "probing"
+
+
+def test_a_pause_that_a_host_has_asked_for_is_shown_to_its_end() -> None:
+    world = World(ONCE)
+    world.answers["later"] = lambda timer: Failed("HTTP 429", refused=True, retry_after_ms=2 * CALM_MS)
+    world.arm(["x"], "later")
+    world.run(2 * CALM_MS - 10_000)
+    assert condition(world).held == 1

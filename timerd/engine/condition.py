@@ -31,6 +31,11 @@ class Condition(NamedTuple):
     """When the trouble began."""
     host: str = ""
 
+    @property
+    def is_down(self) -> bool:
+        """Whether it is taken to be."""
+        return self.breaker != "closed"
+
 
 class HostsCondition(NamedTuple):
     """Of the hosts of a callback type."""
@@ -41,6 +46,11 @@ class HostsCondition(NamedTuple):
     held: int
     troubled: Sequence[Condition]
     """At most `HOSTS_SHOWN`, those longest in trouble first."""
+
+    @property
+    def is_down(self) -> bool:
+        """Whether some host is taken to be."""
+        return self.open > 0
 
 
 class Course(NamedTuple):

@@ -43,7 +43,7 @@ OVERDUE_MS: Final = 1_000  # a take or a settlement is a turn of a shard: millis
 
 
 class FlowStats(NamedTuple):
-    """What a type's flow has come to since the process began, and how it is."""
+    """What a type's flow has come to since the process began."""
 
     batches: int
     """POSTs."""
@@ -54,7 +54,6 @@ class FlowStats(NamedTuple):
     coalesced: int
     """Turns that re-arms skipped."""
     open_batches: int
-    breaker_open: bool
 
 
 class _Open:
@@ -254,7 +253,6 @@ class Dispatcher:
                 counts.unnamed,
                 counts.coalesced,
                 len(flow.open) if flow else 0,
-                flow.breaker_open if flow else False,
             )
         return found
 

@@ -181,11 +181,6 @@ class Flow:
         """How its failures are tried again."""
         return self.type.retry if self.type else RetryPolicy()
 
-    @property
-    def breaker_open(self) -> bool:
-        """Whether the target is taken to be down."""
-        return self.breaker.open
-
     def condition(self, boot_ms: int) -> Condition:
         """How its target is."""
         return condition_of(self.breaker, self.pace, self._held_until, self._bound, boot_ms, self._troubled_since)

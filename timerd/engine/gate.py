@@ -89,11 +89,6 @@ class Gate:
         return self.type is None and not self.open and not self.lanes and all(h.idle for h in self._hosts.values())
 
     @property
-    def breaker_open(self) -> bool:
-        """Whether some host is taken to be down."""
-        return any(host.breaker.open for host in self._hosts.values())
-
-    @property
     def hosts(self) -> int:
         """How many are remembered."""
         return len(self._hosts)
@@ -297,9 +292,13 @@ class Gate:
         return bool(may_catch_up and (self._missed_ring or unsorted))
 
     def condition(self, boot_ms: int) -> HostsCondition:
-        """How its hosts are. Linear in those that are known."""
+        """How its hosts are. Linear in those that are known; those that nothing has to do with any more are well."""
         share = self._share
-        all = [host.condition(share, boot_ms) for host in self._hosts.values() if host.troubled_since]
+        all = [
+            host.condition(share, boot_ms)
+            for host in self._hosts.values()
+            if host.troubled_since and not host.calm(boot_ms)
+        ]
         open_ = [host for host in all if host.breaker != "closed"]
         slowed = [host for host in all if host.breaker == "closed" and host.window < host.bound]
         held = [host for host in all if host.breaker == "closed" and host.held_until]
