@@ -379,6 +379,7 @@ class World:
             if type.name not in self.node_types():
                 await self.put(type)
             self.checker.paused.pop(type.name, None)
+            self.checker.disturb(type.name)  # what waited while it was paused leaves before the answer comes
             await self.call(lambda wire, name=type.name: wire.set_type_state(name, "active"))
             self.checker.disturb(type.name)
 
