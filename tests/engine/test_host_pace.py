@@ -157,9 +157,9 @@ def test_hosts_that_refuse_are_remembered_within_bounds_and_go_without_a_word() 
     world.check = lambda: None  # type: ignore[method-assign]
     for n in range(HOSTS_IDLE_MAX + 500):
         world.answers[f"h{n}"] = lambda timer: BUSY
-        world.arm([f"x{n}"], f"h{n}")
+        world.arm([f"x{n}", f"y{n}"], f"h{n}")
     world.run(5_000)
-    assert world.totals()["dead"] == HOSTS_IDLE_MAX + 500
+    assert world.totals()["dead"] == 2 * (HOSTS_IDLE_MAX + 500)
     assert world.gate.hosts == HOSTS_IDLE_MAX
     assert Counter(turned.what for turned in world.turned) == {"slow_down_began": HOSTS_IDLE_MAX + 500}
 

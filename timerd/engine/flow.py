@@ -283,7 +283,11 @@ class Flow:
             self.pace.note(failed.error, now.boot_ms)
         elif not (failed.suspect and self._is_own_fault(batch, failed, alone)):
             newest, under_way = max(self.open, default=batch.batch_no), len(self.open)
-            self.pace.fail(failed, batch.batch_no, newest, under_way, self._bound, policy, now.boot_ms, jitter)
+            who = batch.timers[0]
+            self.pace.fail(
+                failed, batch.batch_no, newest, under_way, self._bound, policy, now.boot_ms, jitter,
+                who.id, who.failure is not None,
+            )  # fmt: skip
         if failed.suspect:
             breaker.suspect(batch.batch_no, alone.id if alone else None, policy, now.boot_ms, jitter)
         else:

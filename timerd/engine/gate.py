@@ -251,11 +251,14 @@ class Gate:
                 host.pace.note(failed.error, now.boot_ms)
         else:
             newest, under_way = max(self.open, default=batch_no), host.in_flight
-            host.pace.fail(failed, batch_no, newest, under_way, self._share, self.policy, now.boot_ms, jitter)
+            host.pace.fail(
+                failed, batch_no, newest, under_way, self._share, self.policy, now.boot_ms, jitter,
+                timer.id, timer.failure is not None,
+            )  # fmt: skip
         if failed.suspect:
             host.breaker.suspect(batch_no, timer.id, self.policy, now.boot_ms, jitter)
         elif failed.sent:
-            host.answers = True
+            host.answers |= not failed.refused  # a refusal asks for no more than one at a time
             host.breaker.hear()
         else:
             host.breaker.drop_probe(batch_no)

@@ -6,15 +6,21 @@ by one a success, which doubles it a round, from half of where it was cut by an 
 and nothing is remembered. After a pause that the target asked for, and after an outage, it begins at one, so that the
 end of a pause is no new storm (ADR 19).
 
+One item that always fails must not make a healthy target look overloaded. So a retry that fails although the target has
+taken something since it was cut is a sign only together with others, and whoever failed last is not heard again before
+something is taken. And a request that was alone under way says nothing of too many at once, unless it is the second of
+a row.
+
 A target that refuses (429, 503) without a word about when to come again, and has taken nothing since it was slowed,
 is also left alone for a while, longer each time, as a failing timer is.
 
-It knows batches by their numbers alone, and no timers. Pure: times and jitter are arguments.
+It knows batches by their numbers and by one id each, and no timers. Pure: times and jitter are arguments.
 
 Invariants
 1. 1 <= window < bound, or the window is None: whole.
 2. A round cuts once: what was under way when it was cut says nothing new when it fails as well.
-3. Whatever fails, the window never falls below 1, and no pause of its own is longer than `max_backoff`.
+3. Of retries that fail it remembers those of a round, and at most an eighth of one.
+4. Whatever fails, the window never falls below 1, and no pause of its own is longer than `max_backoff`.
 """
 
 from typing import Final
@@ -24,6 +30,9 @@ from timerd.engine.backoff import backoff_ms
 from timerd.engine.timer import RetryPolicy
 
 GROWS_BY: Final = 8  # an eighth a round: 2,000 successes from 16 to 256; one a round would be 30,000
+FEW: Final = (
+    4  # so few under way don't say how many are too many: then the window is halved, and not what was under way
+)
 CALM_MS: Final = 600_000  # with no sign of overload for so long a type of little traffic is whole again, too
 PAUSE_MS_MIN: Final = 1_000  # a shorter Retry-After (0 is usual) says that one should come again, and not when
 
@@ -32,7 +41,7 @@ class Pace:
     """Of one target. Times are boot ms."""
 
     __slots__ = (
-        "_cut_at", "_ease_from", "_grown", "_refusals", "_taken", "_top",
+        "_again", "_cut_at", "_ease_from", "_ended", "_grown", "_heard", "_refusals", "_taken", "_top",
         "held_until", "reason", "strained_at", "window",
     )  # fmt: skip
 
@@ -51,6 +60,9 @@ class Pace:
         self._grown = 0  # successes of this round
         self._taken = True  # whether anything has succeeded since it was cut
         self._refusals = 0  # cuts in a row by a refusal with nothing taken between
+        self._heard = ""  # who failed last and was heard
+        self._ended = 0  # requests that have ended
+        self._again: dict[str, int] = {}  # retries that failed while others were taken -> `_ended` then
 
     @property
     def slowed(self) -> bool:
@@ -68,18 +80,25 @@ class Pace:
 
     def fail(
         self, failed: Failed, batch_no: int, newest: int, under_way: int, bound: int, policy: RetryPolicy,
-        boot_ms: int, jitter: float,
+        boot_ms: int, jitter: float, who: str = "", again: bool = False,
     ) -> None:  # fmt: skip
-        """A request has failed, and not because of what was in it.
+        """A request has failed, and not because of what was in it, as far as is known.
 
         `newest`: the last batch that was begun. `under_way`: requests, this one among them. `bound`: as configured.
+        `who`: a timer of it, `again` if that has failed before.
         """
+        self._ended += 1
         if failed.retry_after_ms is not None and failed.retry_after_ms >= PAUSE_MS_MIN:
             self.restart(newest, bound, failed.error, boot_ms)
         elif failed.suspect or failed.refused:
-            self.note(failed.error, boot_ms)
-            if batch_no > self._cut_at:
-                self._cut(newest, under_way, bound)
+            if batch_no <= self._cut_at:
+                self.note(failed.error, boot_ms)
+            elif self._is_sign(who, again, bound):
+                self.note(failed.error, boot_ms)
+                if under_way == 1 and self._taken:
+                    self._top, self._taken = self.limit(bound), False
+                else:
+                    self._cut(newest, under_way, bound)
                 if failed.refused:
                     self._refuse(policy, boot_ms, jitter)
 
@@ -100,6 +119,7 @@ class Pace:
     def succeed(self, boot_ms: int, bound: int) -> None:
         """A request has been answered with success."""
         self._taken = True
+        self._ended += 1
         self._refusals = 0
         if self.held_until <= boot_ms:
             self.held_until = 0
@@ -123,13 +143,32 @@ class Pace:
         self.reason = ""
         self._top = self._grown = self._refusals = 0
         self._taken = True
+        self._heard = ""
+        self._again.clear()
+
+    def _is_sign(self, who: str, again: bool, bound: int) -> bool:
+        """Whether this failure says something of the target that was not known."""
+        if not self._taken:
+            known, self._heard = bool(who) and who == self._heard, who
+            return not known
+        if again:
+            self._again.pop(who, None)
+            self._again[who] = self._ended
+            size = self.limit(bound)
+            while self._ended - self._again[first := next(iter(self._again))] >= max(FEW, size):
+                del self._again[first]
+            if len(self._again) < max(2, size // GROWS_BY):
+                return False
+        self._heard = who
+        return True
 
     def _cut(self, newest: int, under_way: int, bound: int) -> None:
         before = self.limit(bound)
         self._top = before if self._taken else max(self._top, before)
         self._cut_at = newest
         self._taken = False
-        self._set(min(before, under_way) // 2, bound)
+        self._again.clear()
+        self._set((before if under_way <= FEW else min(before, under_way)) // 2, bound)
 
     def _refuse(self, policy: RetryPolicy, boot_ms: int, jitter: float) -> None:
         """The first of a row costs no pause: it may be that there was only a little too much."""
