@@ -139,6 +139,9 @@ class Flow:
                 self._held_until = self._troubled_since = 0
                 self._elsewhere = set(self.open)
             self._url = type.url
+            by = type.tries_by(self.type, boot_ms)
+            self.breaker.hasten(by)
+            self.pace.hasten(by)
         self.type = type
         self.gone = False
         self._catch_up.set_type(type, boot_ms)

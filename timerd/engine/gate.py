@@ -68,6 +68,7 @@ class Gate:
 
     def set_type(self, type: TimerType | None, boot_ms: int) -> None:
         """Know the type as it is now; None: there is no such type, and its timers wait."""
+        by = type.tries_by(self.type, boot_ms) if type else None
         self.type = type
         self._catch_up.set_type(type, boot_ms)
         per_second = type.max_per_second if type else None
@@ -76,6 +77,9 @@ class Gate:
         elif self._rate is None or self._rate.per_second != per_second:
             self._rate = Rate(per_second, boot_ms)
         for host in self._hosts.values():
+            if by is not None:
+                host.breaker.hasten(by)
+                host.pace.hasten(by)
             self._offer(host)
 
     @property

@@ -136,6 +136,10 @@ class Pace:
         else:
             self.window = window
 
+    def hasten(self, by: int) -> None:
+        """A pause of its own ends at this moment at the latest."""
+        self.held_until = min(self.held_until, by)
+
     def forget(self) -> None:
         """It is another target, or whole again."""
         self.window = None

@@ -145,6 +145,12 @@ class TimerType(msgspec.Struct, frozen=True):
     state: str = "active"
     """`active` or `paused`: a paused type's timers wait."""
 
+    def tries_by(self, before: "TimerType | None", boot_ms: int) -> int:
+        """By when a target that is left alone is tried again, now that the type is this and not as `before`: at once
+        when it is resumed, else as its policy says now."""
+        resumed = before is not None and before.state == "paused" and self.state == "active"
+        return boot_ms if resumed else boot_ms + self.retry.max_backoff_ms
+
     @property
     def grace_ms(self) -> int:
         """From which lag on a timer is missed. One that may still be waiting for its batch is not, by any grace."""
