@@ -42,7 +42,8 @@ from timerd.upkeep import Upkeep
 
 TURN_TIMERS: Final = 500  # so mostly one batch between two renewals, of which a turn has up to two
 STUCK_MS: Final = 60_000  # batches that could leave and don't for so long are a fault of ours
-REMOVED: Final = Failed("the type was removed", retry_after_ms=1_000)  # while a batch of it was being put together
+# While a batch of it was being put together.
+REMOVED: Final = Failed("the type was removed", sent=False, retry_after_ms=1_000, ours=True)
 SETTLE_BYTES: Final = 32  # what an ended timer takes in a frame beside a re-arm's payload
 
 log = structlog.get_logger()
@@ -302,6 +303,8 @@ class Dispatch:
         now = self._clock.now()
         if not batch.tried_at:
             self._lags.setdefault(batch.type, LagSamples()).add(now.boot_ms // 1000, now.wall_ms, batch.timers)
+        if self._dispatcher.leaves(batch.batch_no):
+            self._pump(now)
         answer = await self._deliver.post(request)
         now = self._clock.now()
         outcome = read_answer(
@@ -329,7 +332,8 @@ class Dispatch:
         now = self._clock.now()
         tries = max((timer.failure.attempts for timer in batch.timers if timer.failure), default=0)
         self._troubles.failed(now.boot_ms, batch.type, type.url, unresolved.error, len(batch.timers))
-        failed = Failed(unresolved.error, sent=False, retry_after_ms=backoff_ms(type.retry, tries + 1))
+        pause_ms = backoff_ms(type.retry, tries + 1)
+        failed = Failed(unresolved.error, sent=False, retry_after_ms=pause_ms, ours=True)
         self._dispatcher.answered(now, batch.batch_no, failed, self._random())
         self._runner.ring()
 

@@ -49,13 +49,15 @@ class Failed(msgspec.Struct, frozen=True):
     unknown: bool = False
     """No answer came, so the processor may have seen the batch."""
     retry_after_ms: int | None = None
-    """The target asked for this long a pause."""
+    """The target asked for this long a pause; or we do, see `ours`."""
     no_retry: bool = False
     """The target asked not to be sent these timers again."""
     refused: bool = False
     """The target says that it is given too much (429, 503)."""
     gone: bool = False
     """The target is not there any more: nothing should be sent to it until an operator says so."""
+    ours: bool = False
+    """Nothing was sent for a reason of ours, which says nothing of the target."""
 
 
 Outcome = Accepted | Failed

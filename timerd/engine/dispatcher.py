@@ -134,6 +134,14 @@ class Dispatcher:
         if not batch.awaited:
             self._complete(taken.batch_no, batch)
 
+    def leaves(self, batch_no: int) -> bool:
+        """A posted batch is being sent now. Whether `commands` may have more for that."""
+        flow = self._open[batch_no].flow
+        if not flow.leave():
+            return False
+        self._changed[flow.name] = None
+        return True
+
     def answered(self, now: Now, batch_no: int, outcome: Outcome, random: float) -> None:
         """The delivery of a batch has ended. `random`, of [0, 1), is what its gap is drawn with."""
         batch = self._open[batch_no]

@@ -122,6 +122,7 @@ class Flow:
         self._catch_up = CatchUp()
         self._rate: Rate | None = None
         self._held_until = 0
+        self._ours_until = 0  # we could not send: nothing is tried before. 0: we could, as far as is known
         self._troubled_since = 0
         self._url: str | None = None  # the address it had last
         self._elsewhere: set[int] = set()  # batches under way to an address that the type had before
@@ -142,6 +143,8 @@ class Flow:
             by = type.tries_by(self.type, boot_ms)
             self.breaker.hasten(by)
             self.pace.hasten(by)
+        if type != self.type:
+            self._ours_until = 0
         self.type = type
         self.gone = False
         self._catch_up.set_type(type, boot_ms)
@@ -227,7 +230,7 @@ class Flow:
 
     def _choice(self, type: TimerType, lane: Lane, now: Now) -> tuple[Choice | None, int]:
         """A batch of this lane, or None and when it may leave (boot ms)."""
-        free_at = max(self._held_until, self.pace.held_until, self.breaker.probe_at if self.breaker.open else 0)
+        free_at = max(self._held, self._ours_until, self.breaker.probe_at if self.breaker.open else 0)
         whole = lane.limit if lane.limit > 0 else type.batch_size
         count = min(lane.total(), whole, type.batch_size)
         if self.breaker.open and self.breaker.probes_single:
@@ -260,6 +263,11 @@ class Flow:
             return first if self._first_probed_at <= retries.last_try() else retries
         return retries if self._retries_next else first
 
+    def leave(self) -> bool:
+        """A batch is being sent. Whether more may be begun for that."""
+        was, self._ours_until = self._ours_until, 0
+        return was > 0
+
     def accept(self, batch_no: int, boot_ms: int) -> None:
         """The target has taken a batch."""
         if batch_no in self._elsewhere:
@@ -281,6 +289,11 @@ class Flow:
         gap_ms = max(1, round(policy.min_backoff_ms * jitter))
         if batch.batch_no in self._elsewhere:
             return WholeFailure(failed.error, gap_ms, batch.whole, unknown=failed.unknown)
+        if failed.ours:
+            breaker.drop_probe(batch.batch_no)
+            gap_ms = max(gap_ms, failed.retry_after_ms or 0)
+            self._ours_until = max(self._ours_until, now.boot_ms + gap_ms)
+            return WholeFailure(failed.error, gap_ms, batch.whole)
         was = course_of(breaker, self.pace)
         if breaker.open:
             self.pace.note(failed.error, now.boot_ms)
@@ -293,8 +306,10 @@ class Flow:
             )  # fmt: skip
         if failed.suspect:
             breaker.suspect(batch.batch_no, alone.id if alone else None, policy, now.boot_ms, jitter)
-        else:
+        elif failed.sent:
             breaker.hear()
+        else:
+            breaker.drop_probe(batch.batch_no)
         if failed.retry_after_ms is not None:
             self._held_until = max(self._held_until, now.boot_ms + failed.retry_after_ms)
         self._turn(was, now.boot_ms, failed.error)
@@ -314,20 +329,29 @@ class Flow:
         return WholeFailure(failed.error, gap_ms, half, counted=counted, unknown=failed.unknown, bury=bury)
 
     @property
+    def _held(self) -> int:
+        """Nothing is sent before, for the target's sake."""
+        return max(self._held_until, self.pace.held_until)
+
+    @property
     def _bound(self) -> int:
         return self.type.max_in_flight if self.type else 1
 
     def _slots(self, type: TimerType) -> int:
-        """How many batches may be under way. While the breaker is open that is the breaker's business."""
+        """How many batches may be under way. While the breaker is open that is the breaker's business. While we can't
+        send, one finds out whether we can again."""
+        if self._ours_until:
+            return 1
         return type.max_in_flight if self.breaker.open else self.pace.limit(type.max_in_flight)
 
     def _turn(self, was: Course, boot_ms: int, reason: str) -> None:
         """The target has been heard of: what has changed is told, and an outage that has ended ends gently."""
         if was.open and not self.breaker.open:
             self.pace.restart(max(self.open, default=0), self._bound, reason, boot_ms)
+        self._ours_until = 0
         now = course_of(self.breaker, self.pace)
         self.turned += turns(was, now, self.name, "", reason)
-        held = max(self._held_until, self.pace.held_until) > boot_ms
+        held = self._held > boot_ms
         self._troubled_since = (self._troubled_since or boot_ms) if now.open or now.slowed or held else 0
 
     def _is_own_fault(self, batch: Batch, failed: Failed, alone: Timer | None) -> bool:
@@ -348,7 +372,7 @@ class Flow:
         type = self.type
         if type is None or self.gone or type.state != "active" or self.breaker.open:
             return False
-        if max(self._held_until, self.pace.held_until) > now.boot_ms:
+        if max(self._held, self._ours_until) > now.boot_ms:
             return False
         closes_at = self._closes_at(type)
         if (closes_at is not None and closes_at <= now.wall_ms) or self._oldest_retries() is not None:
