@@ -26,7 +26,7 @@ from timerd.engine.effect import Ready
 from timerd.engine.message import WholeFailure
 from timerd.engine.now import Now
 from timerd.engine.pace import Pace
-from timerd.engine.rate import Rate
+from timerd.engine.rate import Rate, rate_of
 from timerd.engine.timer import RetryPolicy, Timer, TimerType
 
 CLOSE_EARLY_MS_MAX: Final = 50  # a batch closes this much before max_lag is up: promise 3 has 250 ms for all the rest
@@ -148,11 +148,7 @@ class Flow:
         self.type = type
         self.gone = False
         self._catch_up.set_type(type, boot_ms)
-        per_second = type.max_per_second if type else None
-        if per_second is None:
-            self._rate = None
-        elif self._rate is None or self._rate.per_second != per_second:
-            self._rate = Rate(per_second, boot_ms)
+        self._rate = rate_of(type.max_per_second if type else None, self._rate, boot_ms)
 
     def report(self, ready: Ready) -> None:
         """A shard says what it has of a lane. Nothing of a processor's is ever parked."""

@@ -33,7 +33,7 @@ from timerd.engine.flow import Choice, Lane
 from timerd.engine.host import Host, share_of
 from timerd.engine.message import WholeFailure
 from timerd.engine.now import Now
-from timerd.engine.rate import Rate
+from timerd.engine.rate import Rate, rate_of
 from timerd.engine.timer import RetryPolicy, Timer, TimerType
 
 HOSTS_IDLE_MAX: Final = 4_096  # hosts in trouble that are remembered though nothing is due for them: a megabyte
@@ -71,11 +71,7 @@ class Gate:
         by = type.tries_by(self.type, boot_ms) if type else None
         self.type = type
         self._catch_up.set_type(type, boot_ms)
-        per_second = type.max_per_second if type else None
-        if per_second is None:
-            self._rate = None
-        elif self._rate is None or self._rate.per_second != per_second:
-            self._rate = Rate(per_second, boot_ms)
+        self._rate = rate_of(type.max_per_second if type else None, self._rate, boot_ms)
         for host in self._hosts.values():
             if by is not None:
                 host.breaker.hasten(by)
