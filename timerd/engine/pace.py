@@ -17,7 +17,7 @@ is also left alone for a while, longer each time, as a failing timer is.
 It knows batches by their numbers and by one id each, and no timers. Pure: times and jitter are arguments.
 
 Invariants
-1. 1 <= window < bound, or the window is None: whole.
+1. 1 <= window < bound, or the window is None: whole. (Of a bound of one it is one.)
 2. A round cuts once: what was under way when it was cut says nothing new when it fails as well.
 3. Of retries that fail it remembers those of a round, and at most an eighth of one.
 4. Whatever fails, the window never falls below 1, and no pause of its own is longer than `max_backoff`.
@@ -41,7 +41,7 @@ class Pace:
     """Of one target. Times are boot ms."""
 
     __slots__ = (
-        "_again", "_cut_at", "_ease_from", "_ended", "_grown", "_heard", "_refusals", "_taken", "_top",
+        "_again", "_cut_at", "_ease_from", "_ended", "_grown", "_heard", "_least", "_refusals", "_taken", "_top",
         "held_until", "reason", "strained_at", "window",
     )  # fmt: skip
 
@@ -61,13 +61,14 @@ class Pace:
         self._taken = True  # whether anything has succeeded since it was cut
         self._refusals = 0  # cuts in a row by a refusal with nothing taken between
         self._heard = ""  # who failed last and was heard
+        self._least = False  # the window is one because no more is configured: that is remembered for a larger bound
         self._ended = 0  # requests that have ended
         self._again: dict[str, int] = {}  # retries that failed while others were taken -> `_ended` then
 
     @property
     def slowed(self) -> bool:
         """Whether the target gets less than is configured."""
-        return self.window is not None
+        return self.window is not None and not self._least
 
     @property
     def untroubled(self) -> bool:
@@ -126,6 +127,8 @@ class Pace:
         window = self.window
         if window is None:
             return
+        if self._least and bound > 1:
+            self._least, self._ease_from = False, bound // 2
         self._grown += 1
         if window < self._ease_from:
             self._grown, window = 0, window + 1
@@ -184,4 +187,5 @@ class Pace:
     def _set(self, window: int, bound: int) -> None:
         self._grown = 0
         self._ease_from = max(1, min(self._top, bound) // 2)
-        self.window = max(1, window) if bound > 1 else None
+        self.window = max(1, window)
+        self._least = bound <= 1
