@@ -3,6 +3,7 @@
 import pytest
 
 from tests.engine.test_dispatcher import DOWN, OK, World, always, type_of
+from tests.engine.test_flow import at, batch, flow_of
 from timerd.engine.answer import Failed, Outcome
 from timerd.engine.batch import Batch
 from timerd.engine.timer import RetryPolicy
@@ -102,6 +103,17 @@ def test_a_new_address_is_whole() -> None:
     world.target = always(OK)
     world.run(1)
     assert world.dispatcher.conditions(world.now.boot_ms)["t"].window == 16
+
+
+def test_a_pause_is_kept_whoever_may_have_been_the_cause_of_it() -> None:
+    flow = flow_of(max_in_flight=16)
+    flow.accept(8, 1_000)
+    poison = batch(tried_at=500, error="HTTP 503")
+    flow.open.add(poison.batch_no)
+    flow.judge(at(2_000), poison, Failed("HTTP 503", suspect=True, refused=True), 1.0)
+    assert flow.pace.window is None, "by itself it says nothing of the target"
+    flow.judge(at(2_000), poison, Failed("HTTP 503", suspect=True, refused=True, retry_after_ms=10_000), 1.0)
+    assert flow.pace.window == 1
 
 
 def test_a_503_with_nothing_said_opens_the_breaker_as_before() -> None:

@@ -293,7 +293,7 @@ class Flow:
         was = course_of(breaker, self.pace)
         if breaker.open:
             self.pace.note(failed.error, now.boot_ms)
-        elif not (failed.suspect and self._is_own_fault(batch, failed, alone)):
+        elif failed.wants_pause or not (failed.suspect and self._is_own_fault(batch, failed, alone)):
             newest, under_way = max(self.open, default=batch.batch_no), len(self.open)
             who = batch.timers[0]
             self.pace.fail(

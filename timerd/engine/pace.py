@@ -34,7 +34,6 @@ FEW: Final = (
     4  # so few under way don't say how many are too many: then the window is halved, and not what was under way
 )
 CALM_MS: Final = 600_000  # with no sign of overload for so long a type of little traffic is whole again, too
-PAUSE_MS_MIN: Final = 1_000  # a shorter Retry-After (0 is usual) says that one should come again, and not when
 
 
 class Pace:
@@ -89,7 +88,7 @@ class Pace:
         `who`: a timer of it, `again` if that has failed before.
         """
         self._ended += 1
-        if failed.retry_after_ms is not None and failed.retry_after_ms >= PAUSE_MS_MIN:
+        if failed.wants_pause:
             self.restart(newest, bound, failed.error, boot_ms)
         elif failed.suspect or failed.refused:
             if batch_no <= self._cut_at:
