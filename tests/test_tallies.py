@@ -12,7 +12,7 @@ HOSTS = HostsReport(3, 1, 0, 0, [DOWN])
 
 
 def tally(n: int, **more) -> TypeTally:
-    return TypeTally(n, n, n, n, n, n, n, n, n, more.get("dropped", {}), n, n, n, n, n)
+    return TypeTally(n, n, n, n, n, n, n, n, n, more.get("dropped", {}), n, n, n, n, n, n)
 
 
 def test_counts_of_all_shards_are_added_and_every_known_type_shows():
@@ -22,7 +22,7 @@ def test_counts_of_all_shards_are_added_and_every_known_type_shows():
     ]
     reports = sum_up(["a", "idle"], shards, {"a": Delivered(7, 70, 1, 3, "open")})
     assert list(reports) == ["a", "gone", "idle"]
-    assert reports["a"].armed == reports["a"].dead_letters == 3
+    assert reports["a"].armed == reports["a"].dead_letters == reports["a"].missed == 3
     assert reports["a"].dropped == {"x": 2, "y": 4}
     assert (reports["a"].batches, reports["a"].coalesced, reports["a"].breaker) == (7, 3, "open")
     assert reports["gone"].live == 5

@@ -102,3 +102,13 @@ def test_what_was_held_back_is_told_at_the_end(lines):
     opened = [line for line in lines if line["event"] == "breaker_opened"]
     assert len(opened) == TURNS_MAX + 1
     assert (opened[-1]["host"], opened[-1]["unnoted"]) == ("http://h12:80", "2")
+
+
+def test_drops_are_counted_by_type_and_told_now_and_then(lines):
+    troubles = Troubles()
+    for n in range(100):
+        troubles.dropped(n, "a", 200)
+    troubles.dropped(1, "b", 1)
+    troubles.dropped(QUIET_MS, "a", 1)
+    assert [(line["type"], line["timers"]) for line in lines] == [("a", 200), ("b", 1), ("a", 19_801)]
+    assert {(line["event"], line["reason"]) for line in lines} == {("timers_dropped", "misfire")}

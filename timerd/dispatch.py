@@ -22,7 +22,7 @@ from timerd.engine.callback import is_request
 from timerd.engine.command import PauseType, Post, SendSettle, SendTake, Sort, TargetTurned
 from timerd.engine.condition import Condition, HostsCondition
 from timerd.engine.dispatcher import Dispatcher
-from timerd.engine.effect import Effect, Ready, Settled, Taken
+from timerd.engine.effect import Dropped, Effect, Ready, Settled, Taken
 from timerd.engine.message import BodyLost, ItemResult, Message, Settle
 from timerd.engine.now import Now
 from timerd.engine.ring import RingTable, slot_of
@@ -134,6 +134,8 @@ class Dispatch:
                     self._troubles.buried(now.boot_ms, effect.type, effect.buried)
                 if effect.batch_no in self._placed and not dispatcher.is_open(effect.batch_no):
                     self._upkeep.placing.subtract(self._placed.pop(effect.batch_no))
+            elif isinstance(effect, Dropped):
+                self._troubles.dropped(now.boot_ms, effect.type, effect.timers)
 
     def set_types(self, types: Mapping[str, TimerType]) -> None:
         """Types have changed."""

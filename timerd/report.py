@@ -63,6 +63,8 @@ class TypeReport(msgspec.Struct, frozen=True):
     in_flight: int = 0
     retrying: int = 0
     dead_letters: int = 0
+    missed: int = 0
+    """Overdue beyond the grace, and waiting for their first attempt; at most."""
     batches: int = 0
     """Batches delivered, whatever the outcome."""
     batch_timers: int = 0

@@ -12,7 +12,7 @@ from timerd.report import HostsReport, LagWindow, TargetReport, TypeReport
 
 SUMMED: Final = (
     "armed", "revived", "fired", "cancelled", "replaced", "dead", "purged", "superseded", "retried",
-    "live", "in_flight", "retrying", "dead_letters",
+    "live", "in_flight", "retrying", "dead_letters", "missed",
 )  # fmt: skip
 
 

@@ -1,9 +1,9 @@
 """What an operator should read about deliveries that fail, without reading it a thousand times.
 
 One line a type when deliveries begin to fail, at most one every `QUIET_MS` while they go on failing, one when they are
-taken again; and likewise for timers that were given up. The first line comes at once. What a target comes to (its
-breaker opens or closes, it is slowed down or no more) has a line each time, at most `TURNS_MAX` of a kind and type in
-`QUIET_MS`.
+taken again; and likewise for timers that were given up, or dropped as missed. The first line comes at once. What a
+target comes to (its breaker opens or closes, it is slowed down or no more) has a line each time, at most `TURNS_MAX` of
+a kind and type in `QUIET_MS`.
 
 Whatever is counted gets into a line: with the next event, when the quiet is over, or at the end, whichever is first.
 """
@@ -67,6 +67,7 @@ class Troubles:
         self._failing: dict[str, Quiet] = {}
         self._resumed: dict[str, Quiet] = {}
         self._dead: dict[str, Quiet] = {}
+        self._dropped: dict[str, Quiet] = {}
         self._turned: dict[tuple[str, str], Quiet] = {}
         self._bad: set[str] = set()  # types whose last batch was not taken
         self._holding: dict[Quiet, None] = {}  # those that hold something back, in order
@@ -95,6 +96,10 @@ class Troubles:
     def buried(self, boot_ms: int, type: str, timers: int) -> None:
         """Timers were given up."""
         self._count(self._dead.setdefault(type, Quiet()), boot_ms, partial(_say_buried, type), timers)
+
+    def dropped(self, boot_ms: int, type: str, timers: int) -> None:
+        """Timers were dropped, as missed."""
+        self._count(self._dropped.setdefault(type, Quiet()), boot_ms, partial(_say_dropped, type), timers)
 
     def look(self, boot_ms: int) -> None:
         """Say what was held back and whose quiet is over. Called now and then, also when nothing happens."""
@@ -136,6 +141,10 @@ def _say_turned(what: TargetTurned, counted: int) -> None:
 
 def _say_buried(type: str, timers: int) -> None:
     log.warning("timers_buried", type=type, timers=timers, see=f"/v1/dead-letters?type={type}")
+
+
+def _say_dropped(type: str, timers: int) -> None:
+    log.warning("timers_dropped", type=type, reason="misfire", timers=timers)
 
 
 def _unnoted(count: int) -> dict[str, str]:

@@ -33,6 +33,7 @@ def type_stats(report: TypeReport) -> TypeStats:
         in_flight=report.in_flight,
         retrying=report.retrying,
         dead_letters=report.dead_letters,
+        missed=report.missed,
         batches=report.batches,
         mean_batch_size=round(report.batch_timers / report.batches, 2) if report.batches else 0.0,
         unnamed=report.unnamed,

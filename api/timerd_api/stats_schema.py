@@ -69,6 +69,7 @@ class TypeStats(msgspec.Struct):
     in_flight: int
     retrying: int
     dead_letters: int
+    missed: int
     batches: int
     mean_batch_size: float
     unnamed: int

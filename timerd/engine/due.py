@@ -120,9 +120,9 @@ class DueQueue:
         return self._pop(self._missed, count)
 
     @property
-    def has_missed(self) -> bool:
-        """Whether `pop_missed` may find something."""
-        return bool(self._missed)
+    def missed_most(self) -> int:
+        """How many `pop_missed` may find: at most so many, and 0 only if there are none."""
+        return len(self._missed)
 
     def missed_at(self, others: Iterable[Timer]) -> int | None:
         """Unix ms at which the first of what is overdue, or of the others, is missed, if nobody takes it."""
@@ -159,7 +159,7 @@ class DueQueue:
     def next_at(self) -> int | None:
         """Unix ms at which there is something to do: a timer due, a bin to open; 0 = upkeep is under way.
 
-        It says nothing of what is missed (`has_missed`).
+        It says nothing of what is missed (`missed_most`).
         """
         if self._sweep is not None or self._unsorted:
             return 0

@@ -59,7 +59,14 @@ class Settled(msgspec.Struct, frozen=True, gc=False):
     coalesced: int = 0
 
 
-Effect = Reply | Ready | Taken | Settled
+class Dropped(msgspec.Struct, frozen=True, gc=False):
+    """So many timers of `type` were dropped as missed, and that is durable."""
+
+    type: str
+    timers: int
+
+
+Effect = Reply | Ready | Taken | Settled | Dropped
 
 
 class Turn(msgspec.Struct, frozen=True):

@@ -336,7 +336,7 @@ class Lane:
         if not self._paused and (at := self._due.missed_at(firsts)) is not None:
             at = -(-at // AGING_MS) * AGING_MS
             wall = at if wall is None else min(wall, at)
-        if self._due.has_missed and (not self._paused if self.drops else len(self._missed) < self.batch_size):
+        if self._due.missed_most and (not self._paused if self.drops else len(self._missed) < self.batch_size):
             wall = 0
         nexts = [q.next_at() for q in self._retries.values() if q.ready_count < self.batch_size]
         boot = min((at for at in nexts if at is not None), default=None)
@@ -356,6 +356,10 @@ class Lane:
     def count_due(self, now_ms: int, limit: int) -> int:
         """How many first attempts are due and neither in flight nor held, counted up to `limit`."""
         return sum(1 for _ in islice(self._first_attempts_due(now_ms), limit))
+
+    def count_missed(self) -> int:
+        """How many missed ones wait, at most: one that has left a queue counts until it is met there."""
+        return self._due.missed_most + len(self._missed) + self._parking.count(is_missed)
 
     def soonest(self, count: int) -> list[Timer]:
         """The soonest `count` timers that are neither in flight, held nor dead."""
@@ -387,7 +391,7 @@ class Lane:
 
     def _pop_missed(self, count: int, held: dict[str, Timer], blocked: set[str]) -> None:
         """Let up to `count` of the missed be ready."""
-        if self._due.has_missed and (room := count - len(self._missed)) > 0:
+        if self._due.missed_most and (room := count - len(self._missed)) > 0:
             for timer in _not_blocked(self._due.pop_missed(room), held, blocked):
                 if timer.state == BEHIND:
                     self._behind.add(timer.id)

@@ -7,6 +7,7 @@ timers, `drop` and `coalesce`, and the turn of a loop that is missed before it h
 from typing import Final
 
 from timerd.engine.draft import Draft
+from timerd.engine.effect import Dropped
 from timerd.engine.lane import Lane
 from timerd.engine.record import Fired
 from timerd.engine.timer import BEHIND, WAITING, TimerType
@@ -24,6 +25,7 @@ def drop(draft: Draft, lane: Lane, most: int) -> int:
     ids = lane.pop_dropped(most, draft.state.held, draft.state.blocked)
     if ids:
         draft.write(Fired(lane.name, [], dropped=[("misfire", ids)]))
+        draft.effects.append(Dropped(lane.name, len(ids)))
     return len(ids)
 
 

@@ -77,6 +77,7 @@ def tally(draft: Draft, message: Tally) -> None:
             lane.retrying,
             len(lane.dead),
             lane.count_due(wall_ms, COUNT_DUE) + held[name],
+            lane.count_missed(),
         )
         waits = lane.oldest_due_at(wall_ms)
         if waits is not None and (oldest is None or waits < oldest):
