@@ -101,6 +101,25 @@ def test_a_type_keeps_its_window_beside_one_poison_timer(failed: Failed) -> None
     assert 8 < tries < 40, "tried at its own gaps"
 
 
+def test_a_pause_that_is_asked_for_ends_gently_whoever_it_was_answered_to() -> None:
+    waits = Failed("HTTP 503", suspect=True, refused=True, retry_after_ms=5_000)
+    answers = {"poison": AWAY}
+    world = World(
+        type_of(batch_size=1, max_in_flight=16, max_lag_ms=0, retry=PATIENT),
+        target=lambda batch: answers.get(batch.timers[0].id.partition("-")[0], OK),
+    )
+    world.arm(1, prefix="poison")
+    world.run(500)
+    world.arm(1, prefix="well")
+    world.run(100)
+    answers["poison"] = waits
+    world.run(1_000)
+    how = world.dispatcher.conditions(world.now.boot_ms)["t"]
+    assert isinstance(how, Condition)
+    assert how.held_until > world.now.boot_ms
+    assert how.window == 1
+
+
 @pytest.mark.parametrize("failed", [BUSY, AWAY, HANGS], ids=lambda failed: failed.error)
 def test_a_host_keeps_its_share_beside_one_poison_callback(failed: Failed) -> None:
     world = Hosts(msgspec.structs.replace(TYPE, max_in_flight=64, retry=PATIENT))
