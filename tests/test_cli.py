@@ -356,5 +356,11 @@ def test_the_log_of_no_data_directory(cli: Cli, tmp_path: Path, command: str) ->
 
 
 def test_help_shows_defaults(cli: Cli) -> None:
-    for arguments, says in (("type put", "[default: 800]"), ("serve", "[default: 8470]"), ("type put", "[a-z]")):
+    for arguments, says in (
+        ("type put", "[default: 800]"),
+        ("serve", "[default: 8470]"),
+        ("type put", "[a-z]"),
+        ("dev", "of dev a temporary one"),
+        ("get", "in arm and type put --server alone"),
+    ):
         assert says in " ".join(cli(*arguments.split(), "--help").stdout.split())

@@ -4,6 +4,9 @@ import asyncio
 import socket
 import time
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from tests.support.process import Process
 from tests.support.processor import Answer, Delivery, Processor
@@ -55,7 +58,8 @@ async def test_a_target_that_is_away_is_shown_and_costs_nothing(tmp_path: Path) 
             await timerd.until(down)
             stats = await timerd.stats("away")
             told = lines({"away": stats})
-            assert told[0].startswith(f"away: its target is down (connect: 127.0.0.1:{port} refused the connection)")
+            assert told[0].startswith(f"away: its target, in trouble since {stats['target']['since']}, is down ")
+            assert f"(connect: 127.0.0.1:{port} refused the connection)" in told[0]
             assert any("breaker_opened" in line for line in timerd.stderr + timerd.log)
             timer = await timerd.get("a0")
             assert timer is not None
@@ -66,6 +70,27 @@ async def test_a_target_that_is_away_is_shown_and_costs_nothing(tmp_path: Path) 
                 await timerd.until(lambda: _fired(timerd, "away", 100))
             stats = await timerd.stats("away")
             assert (stats["dead"], stats["target"]["breaker"], stats["target"]["window"]) == (0, "closed", 16)
+            assert not timerd.complaints()
+
+
+@pytest.mark.parametrize("kind", ["processor", "callback"])
+async def test_a_target_that_nothing_waits_for_any_more_is_not_in_trouble(tmp_path: Path, kind: str) -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{nobody.getsockname()[1]}/"
+        where: dict[str, Any] = {"kind": "callback"} if kind == "callback" else {"url": url, "batch_size": 10}
+        what = {"type": "t"} | ({"request": {"url": url}} if kind == "callback" else {})
+        async with Process(tmp_path / "data", "--callback-allow", "127.0.0.0/8") as timerd:
+            await timerd.put_type(
+                "t", **where, retry={"min_backoff": "50ms", "max_backoff": "100ms", "max_attempts": 0}
+            )
+            ids = [f"a{n}" for n in range(6)]
+            await timerd.arm([{"id": id, "delay": 0, **what} for id in ids])
+            await timerd.arm([{"id": "later", "delay": "45d", **what}])
+            await timerd.until(lambda: _shows(timerd, "open", 1, 1))
+            await timerd.request("POST", "/v1/timers:cancel", {"ids": ids})
+            await timerd.until(lambda: _shows(timerd, "closed", 0, 0))
+            assert not any("breaker_closed" in line for line in timerd.stderr + timerd.log), "nobody has heard of it"
             assert not timerd.complaints()
 
 
@@ -95,3 +120,11 @@ async def test_large_payloads_of_a_slow_type_leave_room_for_another(tmp_path: Pa
 
 async def _fired(timerd: Process, type: str, count: int) -> bool:
     return bool((await timerd.stats(type))["fired"] == count)
+
+
+async def _shows(timerd: Process, breaker: str, metric: int, told: int) -> bool:
+    stats = await timerd.stats("t")
+    status, metrics = await timerd.request("GET", "/metrics")
+    assert status == 200
+    counted = f'timerd_breaker_open{{type="t"}} {metric}.0' in metrics.splitlines()
+    return stats["breaker"] == breaker and counted and len(lines({"t": stats})) == told

@@ -46,3 +46,12 @@ async def test_an_answer_to_a_caller_who_has_gone_is_no_error():
     gathering.future.cancel()
     gathering.token(0)("late")
     assert done == [True]
+
+
+async def test_a_gathering_of_nothing_has_ended():
+    done = []
+    gathering = Gathering(0, lambda: done.append(True))
+    assert gathering.future.done()
+    assert await gathering.future == []
+    assert done == [True]
+    assert merge_arm(split_arm(TABLE, [], None), [], 0) == ArmDone(0, 0, [])

@@ -256,6 +256,9 @@ async def test_nothing_leaves_unsigned_and_nothing_is_lost(tmp_path: Path, kind:
                 await wait_for_error(timerd, id, f"file:{path}")
             assert (await timerd.request("GET", "/healthz"))[0] == 200
         assert target.got == []
+        if kind == "processor":
+            how = (await timerd.stats("t"))["target"]
+            assert (how["breaker"], how["window"], how["held_until"]) == ("closed", how["bound"], None), "it is well"
         (tmp_path / "new").write_text(NEW)
         (tmp_path / "new").rename(path)
         await timerd.until(lambda: fired(timerd, 20))

@@ -1,4 +1,4 @@
-"""A request that its caller has given up is not carried out, whatever it asks for."""
+"""A request that its caller has given up is not carried out, whatever it asks for; one about nothing is answered."""
 
 import random
 from collections.abc import Awaitable, Callable
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from timerd import boot
-from timerd.engine.message import Filter, Refused
+from timerd.engine.message import ArmDone, Filter, Refused
 from timerd.engine.now import Now
 from timerd.engine.settings import Settings
 from timerd.engine.timer import Timer, TimerType
@@ -69,4 +69,16 @@ async def test_what_is_accepted_too_late_is_refused_and_changes_nothing(what):
     assert await all_of(node) == before
     answer = await ASK[what](node, T0 + 1)
     assert not isinstance(answer, Refused), "there was time"
+    await node.stop(1_000)
+
+
+async def test_a_request_about_nothing_is_answered():
+    node = await a_node()
+    before = await all_of(node)
+    assert await node.cancel([], None) == []
+    assert await node.arm([], None, True, None) == ArmDone(0, 0, [])
+    assert await node.arm([], [], False, None) == ArmDone(0, 0, [])
+    assert await node.replay_dead([], None, None) == 0
+    assert await node.purge_dead([], None, None) == 0
+    assert await all_of(node) == before
     await node.stop(1_000)

@@ -16,7 +16,8 @@ from timerd.troubles import QUIET_MS, TURNS_MAX, Troubles
 from timerd.wording import wording
 
 NOW = Now(1_796_025_600_000_000, 50_000)
-WELL = {"breaker": "closed", "window": 16, "bound": 16, "held_until": None, "next_probe_at": None, "reason": ""}
+WELL = {"since": None, "breaker": "closed", "window": 16, "bound": 16}
+WELL |= {"held_until": None, "next_probe_at": None, "reason": ""}
 
 
 def test_boot_times_become_wall_times():
@@ -55,14 +56,14 @@ def test_the_command_says_it_in_words():
         "t: its target is slowed down to 4 of 16 requests at once (HTTP 503)"
     ]
     assert lines(of(held_until="then", reason="HTTP 429")) == ["t: its target is left alone until then (HTTP 429)"]
-    assert lines(of(breaker="open", next_probe_at="then", reason="timeout")) == [
-        "t: its target is down (timeout); next probe at then"
+    assert lines(of(breaker="open", since="T1", next_probe_at="T2", reason="timeout")) == [
+        "t: its target, in trouble since T1, is down (timeout); next probe at T2"
     ]
     assert lines(of(breaker="probing")) == ["t: its target is down; a probe is under way"]
     hosts = {"known": 9, "open": 3, "slowed": 0, "held": 0}
     hosts["troubled"] = [WELL | {"host": "http://a:80", "since": "then", "breaker": "probing"}]
     assert lines({"c": {"target": None, "hosts": hosts}}) == [
-        "c: host http://a:80 is down; a probe is under way, since then",
+        "c: host http://a:80, in trouble since then, is down; a probe is under way",
         "c: and 2 hosts more",
     ]
     assert lines({"old": {"breaker": "open"}}) == [], "a service that does not tell"

@@ -60,6 +60,8 @@ async def test_everybody_speaks_tls_and_a_renewed_certificate_is_taken_up(tmp_pa
         ):  # nothing but the file is trusted
             await asyncio.to_thread(_get, timerd.url, other)
         await asyncio.to_thread(_get, timerd.url, ca)
+        with pytest.raises(Unavailable, match="https:// and not http://"):
+            await asyncio.to_thread(_get, timerd.url.replace("https", "http"), ca, 0.5)
 
         env = {"TIMERD_URL": timerd.url, "TIMERD_API_KEY": "open-sesame"}
         for ca_file, code in ((ca.cert, 0), (other.cert, 1), (None, 1), (tmp_path / "none", 2)):
@@ -67,6 +69,9 @@ async def test_everybody_speaks_tls_and_a_renewed_certificate_is_taken_up(tmp_pa
             done = await asyncio.to_thread(CliRunner().invoke, app, ["get", "7"], env={**env, **more})
             assert done.exit_code == code, done.output
             assert ("--ca-file (TIMERD_CA_FILE)" in done.output) == (code == 1)
+        plain = {**env, "TIMERD_URL": timerd.url.replace("https", "http")}
+        done = await asyncio.to_thread(CliRunner().invoke, app, ["get", "7"], env=plain)
+        assert (done.exit_code, "https:// and not http://?" in done.output) == (1, True), done.output
         flag = ["get", "7", "--ca-file", str(ca.cert)]
         done = await asyncio.to_thread(CliRunner().invoke, app, flag, env=env)
         assert json.loads(done.stdout)["id"] == "7"
@@ -94,8 +99,9 @@ async def test_everybody_speaks_tls_and_a_renewed_certificate_is_taken_up(tmp_pa
         assert not [line for line in timerd.complaints() if "certificate_not_reloaded" not in line]
 
 
-def _get(url: str, ca: Certificate) -> None:
-    with Timerd(url, key="open-sesame", ca_file=ca.cert, timeout=3) as client:
+def _get(url: str, ca: Certificate, timeout: float = 60) -> None:
+    """With the whole of a long timeout left, what no other attempt would mend is told at once."""
+    with Timerd(url, key="open-sesame", ca_file=ca.cert, timeout=timeout) as client:
         assert client.get("7") is not None
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from timerd.engine.address import parse_network
-from timerd.engine.secrecy import masked_repr
+from timerd.engine.secrecy import is_made_key, masked_repr
 
 
 class ConfigError(Exception):
@@ -102,6 +102,9 @@ def _checked(config: Config) -> Config:
         refuse("max_payload", "must not be above --max-body")
     if config.api_key is not None and not config.api_key.strip():
         refuse("api_key", "must not be empty")
+    if config.api_key is not None and is_made_key(config.api_key.strip()):
+        # A shell that calls timerd with its own key must not make that key all-powerful when it starts another.
+        refuse("api_key", "(TIMERD_API_KEY) is a key that timerd made; here is the bootstrap key, which you make up")
     if (config.tls_cert is None) != (config.tls_key is None):
         refuse("tls_cert", "and --tls-key go together")
     for network in config.callback_allow:

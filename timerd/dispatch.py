@@ -22,7 +22,7 @@ from timerd.engine.callback import is_request
 from timerd.engine.command import PauseType, Post, SendSettle, SendTake, Sort, TargetTurned
 from timerd.engine.condition import Condition, HostsCondition
 from timerd.engine.dispatcher import Dispatcher
-from timerd.engine.effect import Effect, Ready, Settled, Taken
+from timerd.engine.effect import Dropped, Effect, Ready, Settled, Taken
 from timerd.engine.message import BodyLost, ItemResult, Message, Settle
 from timerd.engine.now import Now
 from timerd.engine.ring import RingTable, slot_of
@@ -40,9 +40,10 @@ from timerd.targets import hosts_report, target_report
 from timerd.troubles import Troubles
 from timerd.upkeep import Upkeep
 
-TURN_TIMERS: Final = 2_000  # some 6 ms of work, beside one or two of a turn itself
+TURN_TIMERS: Final = 500  # so mostly one batch between two renewals, of which a turn has up to two
 STUCK_MS: Final = 60_000  # batches that could leave and don't for so long are a fault of ours
-REMOVED: Final = Failed("the type was removed", retry_after_ms=1_000)  # while a batch of it was being put together
+# While a batch of it was being put together.
+REMOVED: Final = Failed("the type was removed", sent=False, retry_after_ms=1_000, ours=True)
 SETTLE_BYTES: Final = 32  # what an ended timer takes in a frame beside a re-arm's payload
 
 log = structlog.get_logger()
@@ -111,8 +112,18 @@ class Dispatch:
 
     def on_effects(self, now: Now, effects: Sequence[Effect]) -> int | None:
         """Tell the dispatcher what has become durable, and do what it wants now. The ms until it wants to go on."""
+        self._dispatcher.renew()
+        self._hear(now, effects)
+        self._pump(now)
+        self._troubles.look(now.boot_ms)
+        if self._dispatcher.idle():
+            self._idle.set()
+        wall, boot = self._dispatcher.wake_at()
+        delays = [at - clock for at, clock in ((wall, now.wall_ms), (boot, now.boot_ms)) if at is not None]
+        return max(0, min(delays)) if delays else None
+
+    def _hear(self, now: Now, effects: Sequence[Effect]) -> None:
         dispatcher = self._dispatcher
-        dispatcher.renew()
         for effect in effects:
             if isinstance(effect, Ready):
                 dispatcher.ready(effect)
@@ -124,12 +135,8 @@ class Dispatch:
                     self._troubles.buried(now.boot_ms, effect.type, effect.buried)
                 if effect.batch_no in self._placed and not dispatcher.is_open(effect.batch_no):
                     self._upkeep.placing.subtract(self._placed.pop(effect.batch_no))
-        self._pump(now)
-        if dispatcher.idle():
-            self._idle.set()
-        wall, boot = dispatcher.wake_at()
-        delays = [at - clock for at, clock in ((wall, now.wall_ms), (boot, now.boot_ms)) if at is not None]
-        return max(0, min(delays)) if delays else None
+            elif isinstance(effect, Dropped):
+                self._troubles.dropped(now.boot_ms, effect.type, effect.timers)
 
     def set_types(self, types: Mapping[str, TimerType]) -> None:
         """Types have changed."""
@@ -173,6 +180,7 @@ class Dispatch:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._troubles.end()
         self._references.close()
         await self._deliver.close()
 
@@ -188,7 +196,7 @@ class Dispatch:
                 stats.batch_timers,
                 stats.unnamed,
                 stats.coalesced,
-                "open" if stats.breaker_open else "closed",
+                "open" if how is not None and how.is_down else "closed",
                 lags.report(now.boot_ms // 1000) if lags else LagWindow(),
                 target_report(now, how) if isinstance(how, Condition) else None,
                 hosts_report(now, how) if isinstance(how, HostsCondition) else None,
@@ -214,7 +222,7 @@ class Dispatch:
             for command in commands:
                 match command:
                     case SendTake(shard, take):
-                        self._runner.send_ahead(shard, take)
+                        self._hear(now, self._runner.hand_out(shard, take))
                     case SendSettle(shard, settle):
                         if not isinstance(settle, Settle):
                             self._runner.send_ahead(shard, settle, 64 + SETTLE_BYTES * len(settle.fired))
@@ -298,6 +306,8 @@ class Dispatch:
         now = self._clock.now()
         if not batch.tried_at:
             self._lags.setdefault(batch.type, LagSamples()).add(now.boot_ms // 1000, now.wall_ms, batch.timers)
+        if self._dispatcher.leaves(batch.batch_no):
+            self._pump(now)
         answer = await self._deliver.post(request)
         now = self._clock.now()
         outcome = read_answer(
@@ -325,7 +335,8 @@ class Dispatch:
         now = self._clock.now()
         tries = max((timer.failure.attempts for timer in batch.timers if timer.failure), default=0)
         self._troubles.failed(now.boot_ms, batch.type, type.url, unresolved.error, len(batch.timers))
-        failed = Failed(unresolved.error, sent=False, retry_after_ms=backoff_ms(type.retry, tries + 1))
+        pause_ms = backoff_ms(type.retry, tries + 1)
+        failed = Failed(unresolved.error, sent=False, retry_after_ms=pause_ms, ours=True)
         self._dispatcher.answered(now, batch.batch_no, failed, self._random())
         self._runner.ring()
 

@@ -18,6 +18,8 @@ class Gathering:
         self.values: list[Any] = [None] * count
         self._left = count
         self.future: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
+        if not count:  # nothing was asked, so nobody answers
+            self._end()
 
     def token(self, index: int) -> Callable[[Any], None]:
         """The token of question `index`."""
@@ -26,12 +28,15 @@ class Gathering:
             self.values[index] = value
             self._left -= 1
             if not self._left:
-                if self._then is not None:
-                    self._then()
-                if not self.future.done():
-                    self.future.set_result(self.values)
+                self._end()
 
         return answered
+
+    def _end(self) -> None:
+        if self._then is not None:
+            self._then()
+        if not self.future.done():
+            self.future.set_result(self.values)
 
 
 class ArmPart:
@@ -81,6 +86,8 @@ def merge_arm(parts: Sequence[ArmPart], answers: Sequence[ArmDone], count: int) 
     """The shards' answers as one, results in the order of the request."""
     if len(answers) == 1:
         return answers[0]
+    if not answers:
+        return ArmDone(0, 0, [])
     armed = sum(answer.armed for answer in answers)
     conflicts = sum(answer.conflicts for answer in answers)
     if answers[0].results is None:

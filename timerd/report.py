@@ -26,7 +26,7 @@ class TargetReport(msgspec.Struct, frozen=True):
     next_probe_at: int | None = None
     reason: str = ""
     since: int | None = None
-    """Of a host: when its trouble began."""
+    """When its trouble began."""
     host: str = ""
 
     @property
@@ -63,6 +63,8 @@ class TypeReport(msgspec.Struct, frozen=True):
     in_flight: int = 0
     retrying: int = 0
     dead_letters: int = 0
+    missed: int = 0
+    """Overdue beyond the grace, and waiting for their first attempt; at most."""
     batches: int = 0
     """Batches delivered, whatever the outcome."""
     batch_timers: int = 0

@@ -4,6 +4,9 @@ One runner drives all shards that share a log. While a frame is being written, m
 effects leave, and everything that arrived meanwhile is the next turn. So there is one write and one sync for whatever
 was asked during the last one, and nobody waits for a batcher.
 
+Between two turns memory says nothing that the log does not. Deliveries begin there: nothing is logged for what is
+handed out, so it need not wait for a turn, and what has come due is looked for before a turn's messages are decided.
+
 Nothing leaves a shard before the records it rests on are durable. A failed append ends the run (`LogFailed`), and with
 it the process: the state in memory is then ahead of the log and must not be seen.
 """
@@ -13,7 +16,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from timerd.engine.effect import Effect, Reply, Send, Turn
-from timerd.engine.message import Message
+from timerd.engine.message import Message, Take
 from timerd.engine.move_message import size_of
 from timerd.engine.now import Now
 from timerd.engine.shard import Shard
@@ -50,6 +53,7 @@ class Runner:
         self._rung: set[int] = set()
         self._bell = asyncio.Event()
         self._next_call_ms: int | None = None
+        self._between = False  # between two turns, with what was decided on disk
 
     def add(self, shard: Shard) -> None:
         """Take turns of one more."""
@@ -84,6 +88,14 @@ class Runner:
         self._rung.add(shard)
         self._bell.set()
 
+    def hand_out(self, shard: int, take: Take) -> list[Effect]:
+        """Let a shard hand out timers: between two turns at once, and this says what came of it; else in the next."""
+        if not self._between or not self.shards[shard].clean:
+            self.send_ahead(shard, take)
+            return []
+        self._rung.add(shard)  # it has to tick
+        return self.shards[shard].hand_out(self._clock.now(), take)
+
     def ring(self) -> None:
         """Let `on_effects` be called soon."""
         self._bell.set()
@@ -94,14 +106,39 @@ class Runner:
             self._wheel.put(shard.id, (0, None))
         while True:
             await self._wait()
-            now = self._clock.now()
-            turns = self._decide(now)
+            if self._let_time_pass(self._clock.now()):
+                await asyncio.sleep(0)  # what leaves begins now
+            turns = self._decide(self._clock.now())
             frames = [Frame(turn.shard, turn.lsn, turn.records) for turn in turns if turn.records]
             # Without frames there may still be bodies and grants of arms that changed nothing: they must not pile up.
             appended = 0
             if frames or self._log.unsettled():
                 appended = await self._log.append(frames, sum(inbox.bytes for inbox in self._inboxes.values()))
             self._act(turns, appended)
+
+    def _let_time_pass(self, now: Now) -> bool:
+        """Let what has come due begin to leave, before messages are decided that it would wait for. Whether there was
+        something."""
+        due = self._wheel.due(now)
+        if not due or self._log.unsettled():
+            return False
+        effects: list[Effect] = []
+        for id in due:
+            shard = self.shards[id]
+            shard.tick(now)
+            self._wheel.put(id, shard.wake_at())
+            if shard.clean:
+                effects += self._carry(shard.take().effects)
+            else:
+                self._rung.add(id)
+        if effects:
+            self._tell(effects)
+        return bool(effects)
+
+    def _tell(self, effects: list[Effect]) -> None:
+        self._between = True
+        self._next_call_ms = self.on_effects(self._clock.now(), effects)
+        self._between = False
 
     def _decide(self, now: Now) -> list[Turn]:
         """Step what was gathered, in the shards that have something to do."""
@@ -126,16 +163,22 @@ class Runner:
         self.appended_bytes += appended
         others: list[Effect] = []
         for turn in turns:
-            for effect in turn.effects:
-                if isinstance(effect, Reply):
-                    effect.token(effect.value)
-                elif isinstance(effect, Send):
-                    if effect.to in self.shards:  # else it is sent again
-                        self.send_ahead(effect.to, effect.message, size_of(effect.message))
-                else:
-                    others.append(effect)
+            others += self._carry(turn.effects)
         self.on_durable(appended)
-        self._next_call_ms = self.on_effects(self._clock.now(), others)
+        self._tell(others)
+
+    def _carry(self, effects: list[Effect]) -> list[Effect]:
+        """Let answers go to who asked, and messages of moves to their shards; the rest is for the dispatcher."""
+        others: list[Effect] = []
+        for effect in effects:
+            if isinstance(effect, Reply):
+                effect.token(effect.value)
+            elif isinstance(effect, Send):
+                if effect.to in self.shards:  # else it is sent again
+                    self.send_ahead(effect.to, effect.message, size_of(effect.message))
+            else:
+                others.append(effect)
+        return others
 
     async def _wait(self) -> None:
         """Until there is a message, or a wake-up has come."""

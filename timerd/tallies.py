@@ -1,4 +1,8 @@
-"""Sums over shards: what every shard counted, as reports. Linear in types and shards."""
+"""Sums over shards: what every shard counted, as reports. Linear in types and shards.
+
+A type of which nothing is due, in flight or to be retried has no target in trouble, whatever is known of it: nobody
+waits for it. So an alert on trouble ends when the last timer that was kept waiting has been cancelled or given up.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
@@ -18,7 +22,7 @@ from timerd.report import (
 
 SUMMED: Final = (
     "armed", "revived", "fired", "cancelled", "replaced", "dead", "purged", "superseded", "retried",
-    "live", "in_flight", "retrying", "dead_letters",
+    "live", "in_flight", "retrying", "dead_letters", "missed",
 )  # fmt: skip
 
 
@@ -53,11 +57,23 @@ def sum_up(
         for tally in tallies:
             for reason, count in tally.dropped.items():
                 dropped[reason] = dropped.get(reason, 0) + count
+        told = delivered.get(name, NOTHING)
+        if not any(tally.due or tally.in_flight or tally.retrying for tally in tallies):
+            told = _untroubled(told)
         sums = {field: sum([getattr(tally, field) for tally in tallies]) for field in SUMMED}
         # What one shard has let go of and the other has not entered yet lives, and is in none of them.
         sums["live"] += sum(tally.moved_out - tally.moved_in for tally in tallies)
-        reports[name] = TypeReport(**sums, dropped=dropped, **delivered.get(name, NOTHING)._asdict())
+        reports[name] = TypeReport(**sums, dropped=dropped, **told._asdict())
     return reports
+
+
+def _untroubled(told: Delivered) -> Delivered:
+    target, hosts = told.target, told.hosts
+    return told._replace(
+        breaker="closed",
+        target=target and TargetReport("closed", target.bound, target.bound),
+        hosts=hosts and HostsReport(hosts.known, 0, 0, 0, []),
+    )
 
 
 def status_report(

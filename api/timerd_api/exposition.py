@@ -45,6 +45,7 @@ TYPE_METRICS: Final = (
     OfType("timerd_in_flight", "Timers in a delivery whose outcome is open.", lambda r: r.in_flight, counts=False),
     OfType("timerd_retrying", "Timers that wait for another attempt.", lambda r: r.retrying, counts=False),
     OfType("timerd_dead_letters", "Dead letters kept.", lambda r: r.dead_letters, counts=False),
+    OfType("timerd_missed", "Timers overdue beyond the grace that wait, at most.", lambda r: r.missed, counts=False),
     OfType("timerd_breaker_open", "1 while the target counts as down.", lambda r: r.breaker == "open", counts=False),
     OfType("timerd_slowed", "Targets that get fewer requests at once than may be.", lambda r: r.slowed, counts=False),
     OfType(

@@ -33,6 +33,7 @@ def type_stats(report: TypeReport) -> TypeStats:
         in_flight=report.in_flight,
         retrying=report.retrying,
         dead_letters=report.dead_letters,
+        missed=report.missed,
         batches=report.batches,
         mean_batch_size=round(report.batch_timers / report.batches, 2) if report.batches else 0.0,
         unnamed=report.unnamed,
@@ -49,15 +50,12 @@ def _instant(wall_ms: int | None) -> str | None:
 
 
 def _target(of: TargetReport) -> TargetItem:
-    held_until, next_probe_at = _instant(of.held_until), _instant(of.next_probe_at)
-    return TargetItem(of.breaker, of.window, of.bound, held_until, next_probe_at, of.reason)  # type: ignore[arg-type]
+    since, held_until, next_probe_at = _instant(of.since), _instant(of.held_until), _instant(of.next_probe_at)
+    return TargetItem(since, of.breaker, of.window, of.bound, held_until, next_probe_at, of.reason)  # type: ignore[arg-type]
 
 
 def _hosts(of: HostsReport) -> HostsItem:
-    troubled = []
-    for host in of.troubled:
-        seen = structs.asdict(_target(host))
-        troubled.append(HostItem(host=host.host, since=_instant(host.since), **seen))
+    troubled = [HostItem(host=host.host, **structs.asdict(_target(host))) for host in of.troubled]
     return HostsItem(of.known, of.open, of.slowed, of.held, troubled)
 
 

@@ -10,8 +10,9 @@ Breaker = Literal["closed", "open", "probing"]
 
 
 class TargetItem(msgspec.Struct):
-    """How a type's processor is. `window` of `bound` requests may be under way to it."""
+    """How a type's processor is, and since when if in trouble. `window` of `bound` requests may be under way to it."""
 
+    since: Instant | None
     breaker: Breaker
     window: int
     bound: int
@@ -68,6 +69,7 @@ class TypeStats(msgspec.Struct):
     in_flight: int
     retrying: int
     dead_letters: int
+    missed: int
     batches: int
     mean_batch_size: float
     unnamed: int

@@ -449,6 +449,7 @@ def test_accept(accept: str, packed: bool) -> None:
         ("PUT", "/v1/timers/a", {"type": "poll", "delay": 1, "id": "a"}, "/id"),
         ("PUT", "/v1/timers/a", {"type": "poll", "delay": 1, "x": 1}, "/x"),
         ("POST", "/v1/timers:cancel", {"ids": ["a"], "id": 1}, "/id"),
+        ("POST", "/v1/timers:cancel", {"ids": []}, "/ids"),
         ("POST", "/v1/timers/a:fire", {"at": 1}, "/at"),
         ("PUT", "/v1/types/a", {"url": "http://h", "name": "a"}, "/name"),
         ("PUT", "/v1/types/a", {"url": "http://h", "retry": {"x": 1}}, "/retry/x"),

@@ -61,7 +61,7 @@ async def test_stats(client: httpx.AsyncClient, service: FakeService) -> None:
 def test_how_targets_are_is_shown() -> None:
     held = TargetReport("closed", 2, 4, 1_796_025_600_000, None, "HTTP 429", 1_796_025_500_000, "https://a:443")
     of_processor = type_stats(TypeReport(target=TargetReport("probing", 1, 16)))
-    assert of_processor.target == TargetItem("probing", 1, 16, None, None, "")
+    assert of_processor.target == TargetItem(None, "probing", 1, 16, None, None, "")
     assert of_processor.hosts is None
     report = TypeReport(hosts=HostsReport(3, 0, 1, 1, [held]))
     shown = type_stats(report).hosts

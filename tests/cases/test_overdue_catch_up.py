@@ -227,4 +227,7 @@ async def test_what_is_overdue_is_dropped_beside_what_is_on_time(tmp_path: Path)
         assert not target.received, "what was dropped was delivered"
         await timerd.kill_and_start()
         await adds_up(timerd, misfire=OVERDUE, live=0)
+        told = [line for line in timerd.stderr + timerd.log if "timers_dropped" in line]
+        assert any("type=many" in line and "reason=misfire" in line for line in told)
+        assert len(told) <= 4, "a line now and then"
         assert not timerd.complaints()

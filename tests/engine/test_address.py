@@ -26,7 +26,7 @@ def test_public_addresses_may_be_reached(text: str) -> None:
 
 @pytest.mark.parametrize("text", REFUSED)
 def test_special_addresses_may_not(text: str) -> None:
-    assert "callbacks may not go there" in (Targets().refusal(ip_address(text)) or "")
+    assert "callbacks may not go there without --callback-allow" in (Targets().refusal(ip_address(text)) or "")
 
 
 def test_what_is_allowed_is_the_network_named_and_what_carries_it() -> None:

@@ -1,6 +1,6 @@
 """Dead letters: replayed, purged, and kept only so long and so many."""
 
-from tests.engine.harness import DAY, T0, Bench, failed
+from tests.engine.harness import DAY, T0, Bench, failed, ids_of
 from timerd.engine.burial import AT_ONCE, KEPT_MS
 from timerd.engine.message import Purge, Revive
 from timerd.engine.record import Buried
@@ -25,6 +25,20 @@ def test_a_revived_timer_is_a_new_generation_with_its_old_time_and_no_failure() 
     assert (new.state, new.attempt, new.last_error, new.payload) == ("due", 0, None, b"1")
     assert (new.fire_at, new.created_at) == (old.fire_at, old.created_at)
     assert bench.totals() == {"armed": 2, "dead": 2, "revived": 1}
+
+
+def test_a_replay_does_not_know_that_an_attempt_before_it_may_have_arrived() -> None:
+    """As docs/callbacks.md says. Whoever changes that changes it there, too."""
+    bench = Bench()
+    bench.arm("a", T0)
+    bench.settle(bench.take(), failed("time-out", unknown=True))
+    bench.pass_ms(DAY)
+    again = bench.take(limit=100)
+    assert again.flagged == {"a"}
+    bench.settle(again, failed("boom", bury=True))
+    bench.ask(Revive(["a"], None, None))
+    replayed = bench.take()
+    assert (ids_of(replayed), replayed.flagged) == (["a"], frozenset())
 
 
 def test_by_type_the_oldest_first_and_so_many_at_once() -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.engine.harness import ALL_SLOTS, T0, check
 from timerd.engine.answer import Accepted, Failed, Outcome
-from timerd.engine.command import SendSettle, SendTake, Sort
+from timerd.engine.command import SendSettle, SendTake, Sort, TargetTurned
 from timerd.engine.dispatcher import Dispatcher
 from timerd.engine.effect import Ready, Settled, Taken
 from timerd.engine.gate import HOSTS_IDLE_MAX, Gate
@@ -59,6 +59,7 @@ class World:
         self.sorted: Counter[str] = Counter()
         self.under_way: dict[str, str] = {}
         self.events: list[tuple[int, int, int, str, str]] = []
+        self.turned: list[TargetTurned] = []
         self.checks = 0
         for shard in self.shards:
             shard.own(self.now)
@@ -118,6 +119,8 @@ class World:
                     self.inboxes[command.shard].append(command.message)
                 elif isinstance(command, Sort):
                     self.sort(command)
+                elif isinstance(command, TargetTurned):
+                    self.turned.append(command)
         self.check()
         return moved
 

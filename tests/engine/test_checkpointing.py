@@ -80,3 +80,12 @@ def test_slices_alone_never_go_on_for_ever():
         written += slices
         pace.appended(slices, live)
     assert written <= live
+
+
+def test_what_is_saved_up_is_written_a_slice_at_a_time() -> None:
+    pace = Pace()
+    pace.appended(10 * SLICE, 100 * SLICE)
+    pace.appended(0, 100 * SLICE)
+    assert pace.take(SLICE) == 1
+    pace.appended(2 * SLICE, 100 * SLICE)  # one of them the slice
+    assert pace.take(SLICE) == 1 + PACE, "and what others append is always kept up with"

@@ -472,7 +472,7 @@ def test_an_outage_costs_no_attempt_and_meets_no_storm() -> None:
     world = World(type_of(max_lag_ms=0, retry=RetryPolicy(jitter=0.0)), target=always(DOWN))
     world.arm(500)
     world.run(3_600_000)
-    assert world.dispatcher.stats()["t"].breaker_open
+    assert world.dispatcher.conditions(world.now.boot_ms)["t"].is_down
     assert {e.counted for e in world.entries().values()} == {0}
     assert {e.limit for e in world.entries().values()} <= {0, 50}
     probes = [at for at, _ in world.posts][4:]
@@ -483,7 +483,7 @@ def test_an_outage_costs_no_attempt_and_meets_no_storm() -> None:
     world.target = always(OK)
     world.run(300_000 + 50)
     assert len(world.fired) == 500
-    assert not world.dispatcher.stats()["t"].breaker_open
+    assert not world.dispatcher.conditions(world.now.boot_ms)["t"].is_down
 
 
 @pytest.mark.parametrize("outage", [DOWN, DEAF, HANGS, Failed("HTTP 503", suspect=True, retry_after_ms=100)])
@@ -525,10 +525,10 @@ def test_an_answer_of_the_target_ends_an_outage_though_it_is_no_success() -> Non
     world = World(type_of(max_lag_ms=0), target=always(DOWN))
     world.arm(4)
     world.run(3000)
-    assert world.dispatcher.stats()["t"].breaker_open
+    assert world.dispatcher.conditions(world.now.boot_ms)["t"].is_down
     world.target = always(REFUSED)
     world.run(2000)
-    assert not world.dispatcher.stats()["t"].breaker_open
+    assert not world.dispatcher.conditions(world.now.boot_ms)["t"].is_down
 
 
 def test_poison_that_hangs_the_target_is_isolated_while_others_succeed() -> None:
@@ -541,7 +541,7 @@ def test_poison_that_hangs_the_target_is_isolated_while_others_succeed() -> None
         world.arm(5, prefix=f"good{n}")
         world.run(500)
     assert len(world.fired) == 49 + 300
-    assert not world.dispatcher.stats()["t"].breaker_open
+    assert not world.dispatcher.conditions(world.now.boot_ms)["t"].is_down
     assert world.entries()["x-7"].counted >= 1
 
 
@@ -558,7 +558,7 @@ def test_a_lone_hanging_timer_does_not_close_the_way_to_others() -> None:
     world = World(type_of(max_lag_ms=0), target=unless("x-0", HANGS))
     world.arm(1)
     world.run(600_000)
-    assert not world.dispatcher.stats()["t"].breaker_open
+    assert not world.dispatcher.conditions(world.now.boot_ms)["t"].is_down
     assert len(world.posts) < 15
     world.arm(1, prefix="y")
     world.run(10)
@@ -581,7 +581,7 @@ def probing() -> World:
     world = World(type_of(max_lag_ms=0), shards=1, target=always(DOWN))
     world.arm(4)
     world.run(3000)
-    assert world.dispatcher.stats()["t"].breaker_open
+    assert world.dispatcher.conditions(world.now.boot_ms)["t"].is_down
     assert not world.answers
     world.advance(10_000)
     world.target = always(OK)

@@ -1,13 +1,20 @@
 """Hosts of callbacks that have too much to do: each by itself, and what is shown of them."""
 
+from collections import Counter
+
 import msgspec
+import pytest
 
 from tests.engine.test_callbacks import TYPE, World
 from timerd.engine.answer import Accepted, Failed
 from timerd.engine.condition import HOSTS_SHOWN, HostsCondition
+from timerd.engine.gate import HOSTS_IDLE_MAX
+from timerd.engine.host import share_of
+from timerd.engine.pace import CALM_MS
 
 OK = Accepted()
 BUSY = Failed("HTTP 429", refused=True)
+BUSY_503 = Failed("HTTP 503", suspect=True, refused=True)
 WAIT = Failed("HTTP 429", refused=True, retry_after_ms=5_000)
 DOWN = Failed("connect: refused", suspect=True, sent=False)
 PATIENT = msgspec.structs.replace(
@@ -89,3 +96,94 @@ def test_hosts_take_turns_at_a_type_s_rate() -> None:
     assert len(small) == 20
     assert sum(host == "big" and at <= small[-1] for at, host, _ in world.sent) < 200
     assert len(world.sent) <= 100 * 3 + 10 + 1
+
+
+def test_the_reason_shown_and_told_of_a_host_is_the_latest() -> None:
+    world = World(PATIENT)
+    world.answers["h"] = lambda timer: BUSY_503 if world.now_ms < 2_000 else DOWN if world.now_ms < 60_000 else OK
+    world.arm([f"n{n}" for n in range(200)], "h")
+    world.run(50_000)
+    assert condition(world).troubled[0].reason == DOWN.error
+    world.run(120_000)
+    assert [(turned.what, turned.reason) for turned in world.turned] == [
+        ("slow_down_began", "HTTP 503"),
+        ("breaker_opened", "HTTP 503"),
+        ("breaker_closed", DOWN.error),
+        ("slow_down_ended", DOWN.error),
+    ]
+
+
+ONCE = msgspec.structs.replace(PATIENT, retry=msgspec.structs.replace(PATIENT.retry, max_attempts=1))
+
+
+@pytest.mark.parametrize("max_in_flight", [4, 16])
+def test_a_host_that_refuses_callbacks_that_come_one_by_one_is_remembered(max_in_flight: int) -> None:
+    world = World(msgspec.structs.replace(ONCE, max_in_flight=max_in_flight))
+    world.answers["no"] = lambda timer: BUSY
+    for n in range(150):
+        world.arm([f"n{n}"], "no", delay_ms=400 * n)
+    world.run(60_000)
+    assert len(world.sent) < 40, "refusals are spaced by max_backoff in the end: each costs an attempt"
+    told = ["slow_down_began", "slow_down_ended"] if share_of(max_in_flight) > 1 else []
+    assert [turned.what for turned in world.turned] == told[:1]
+    assert condition(world).known == condition(world).held == 1
+    world.answers.clear()
+    world.run(600_000)
+    assert world.totals()["fired"] > 110
+    assert world.gate.hosts == 0
+    assert [turned.what for turned in world.turned] == told
+
+
+def test_a_host_that_has_been_quiet_for_long_begins_anew() -> None:
+    world = World(ONCE)
+    world.answers["no"] = lambda timer: BUSY
+    for n in range(3):
+        world.arm([f"n{n}"], "no", delay_ms=10_000 * n)
+    world.run(30_000)
+    assert len(world.sent) == 3
+    assert condition(world).slowed == 1
+    world.run(CALM_MS - 10_000)
+    assert condition(world).known == 1
+    world.run(20_000)
+    world.arm(["x1"], "no")
+    world.arm(["x2"], "no", delay_ms=20)
+    world.run(100)
+    assert [id for _, _, id in world.sent[3:]] == ["x1", "x2"], "the first refusal after that costs no pause"
+    assert [turned.what for turned in world.turned] == ["slow_down_began"] * 2
+
+
+def test_hosts_that_refuse_are_remembered_within_bounds_and_go_without_a_word() -> None:
+    world = World(msgspec.structs.replace(ONCE, max_in_flight=10_000, batch_size=5_000))
+    world.check = lambda: None  # type: ignore[method-assign]
+    for n in range(HOSTS_IDLE_MAX + 500):
+        world.answers[f"h{n}"] = lambda timer: BUSY
+        world.arm([f"x{n}", f"y{n}"], f"h{n}")
+    world.run(5_000)
+    assert world.totals()["dead"] == 2 * (HOSTS_IDLE_MAX + 500)
+    assert world.gate.hosts == HOSTS_IDLE_MAX
+    assert Counter(turned.what for turned in world.turned) == {"slow_down_began": HOSTS_IDLE_MAX + 500}
+
+
+def test_a_host_that_nothing_has_to_do_with_any_more_is_not_shown() -> None:
+    world = World(ONCE)
+    world.answers["dead"] = lambda timer: DOWN
+    world.arm(["d0", "d1", "d2"], "dead")
+    world.run(10_000)
+    world.arm([f"q{n}" for n in range(200)], "quick", delay_ms=CALM_MS + 60_000)
+    assert condition(world).is_down
+    world.run(CALM_MS + 10_000)
+    shown = condition(world)
+    assert (shown.open, shown.slowed, shown.troubled) == (0, 0, [])
+    assert shown.known == 1, "but still known"
+    world.latency_ms["dead"] = 1_000
+    world.arm(["d3"], "dead")
+    world.run(100)
+    assert condition(world).troubled[0].breaker == "probing"
+
+
+def test_a_pause_that_a_host_has_asked_for_is_shown_to_its_end() -> None:
+    world = World(ONCE)
+    world.answers["later"] = lambda timer: Failed("HTTP 429", refused=True, retry_after_ms=2 * CALM_MS)
+    world.arm(["x"], "later")
+    world.run(2 * CALM_MS - 10_000)
+    assert condition(world).held == 1

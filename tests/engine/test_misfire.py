@@ -5,7 +5,7 @@ import pytest
 from tests.engine.harness import DAY, HOUR, MINUTE, SECOND, T0, Bench, failed, ids_of
 from timerd.engine import due, misfire
 from timerd.engine.catchup import MISSED, key_of_missed
-from timerd.engine.effect import Settled
+from timerd.engine.effect import Dropped, Settled
 from timerd.engine.message import ItemResult, SetReserve, Settle, SettleSome, SetTypes
 from timerd.engine.timer import LAG_MARGIN_MS, Misfire, TimerType
 
@@ -326,3 +326,39 @@ def test_a_rearm_skips_the_turns_it_has_missed(
     assert view is not None
     assert view.fire_at == T0 + becomes
     assert bench.totals()["fired"] == 1
+
+
+# ---- what is told of them
+
+
+def test_how_many_are_missed_is_told_and_what_has_left_counts_until_it_is_met() -> None:
+    def missed() -> int:
+        return bench.tally().types["t"].missed
+
+    bench = Bench(of(batch_size=2))
+    bench.arm_all("abcdef", T0 + SECOND)
+    bench.arm("late", T0 + HOUR)
+    assert missed() == 0
+    bench.pass_ms(HOUR)
+    assert missed() == 6
+    taken = bench.take(limit=MISSED)
+    assert missed() == 4
+    bench.cancel("c")  # one that is ready
+    assert missed() == 3
+    bench.cancel("f")
+    assert missed() == 3, "at most"
+    bench.turn(SettleSome(taken.batch_no, 1, parked={key_of_missed("host"): ["a", "b"]}))
+    assert missed() == 5
+    bench.settle(bench.take(key=key_of_missed("host")))
+    while ids_of(taken := bench.take(limit=MISSED)):
+        bench.settle(taken)
+    assert missed() == 0
+
+
+def test_how_many_are_dropped_is_an_effect() -> None:
+    bench = Bench(of("drop"))
+    bench.arm_all("abc", T0 + SECOND)
+    bench.pass_ms(HOUR)
+    assert [effect for effect in bench.effects if isinstance(effect, Dropped)] == [Dropped("t", 3)]
+    bench.turn()
+    assert not any(isinstance(effect, Dropped) for effect in bench.effects)

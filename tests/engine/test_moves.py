@@ -235,7 +235,7 @@ def test_a_new_owner_that_forgot_what_it_was_told_gives_no_generation_again() ->
     pair.carry(Cede)
     pair.pass_time(5)
     no = pair.delivered(pair.old)
-    pair.old.inbox.append(Settle(no, results={ID: ItemResult("rearm", 0)}))
+    pair.old.inbox.append(Settle(no, results={ID: ItemResult("rearm", T0 + 60_000)}))
     pair.old.turn()
     last = pair.generation(pair.old)
     no = pair.delivered(pair.old)

@@ -172,6 +172,17 @@ def test_a_target_of_one_at_a_time_is_paused_too() -> None:
     assert not target.pace.slowed
 
 
+def test_a_larger_bound_is_no_storm_at_a_target_that_refused_one_at_a_time() -> None:
+    target = Target(1)
+    for _ in range(3):
+        target.fill()
+        target.fail()
+    target.bound = 10_000
+    assert target.pace.limit(target.bound) == 1
+    assert [target.round() for _ in range(4)] == [1, 2, 4, 8]
+    assert target.pace.slowed
+
+
 def test_a_time_out_costs_no_pause() -> None:
     target = Target()
     for _ in range(5):
@@ -222,7 +233,7 @@ def test_it_stays_within_its_bounds_and_comes_back(bound: int, steps: list[Faile
         else:
             target.fail(step)
         assert 1 <= target.pace.limit(bound) <= bound
-        assert target.pace.window is None or target.pace.window < bound
+        assert target.pace.window is None or target.pace.window < max(2, bound)
         assert target.pace.held_until <= target.now + POLICY.max_backoff_ms
         target.now = max(target.now, target.pace.held_until)
     rounds = 0

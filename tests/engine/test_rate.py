@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timerd.engine.rate import Rate
+from timerd.engine.rate import Rate, rate_of
 
 
 def test_a_tenth_of_a_second_may_be_saved_up() -> None:
@@ -49,3 +49,25 @@ def test_a_rate_that_is_out_of_all_bounds_is_a_rate_all_the_same(per_second):
     assert rate.free_at(1, 0) == 0
     rate.spend(1)
     assert rate.free_at(1, 0) >= 0
+
+
+def test_a_changed_rate_goes_on_from_what_is_left() -> None:
+    rate: Rate | None = None
+    now = passed = 0
+    for n in range(400):
+        now += 10
+        rate = rate_of(1_000.0 + n % 2, rate, now)
+        assert rate is not None
+        count = rate.available(now)
+        rate.spend(count)
+        passed += count
+    assert passed <= 100 + 4 * 1_001
+    assert rate_of(None, rate, now) is None
+
+
+def test_a_lower_rate_holds_at_once_and_the_same_one_is_kept() -> None:
+    rate = Rate(1_000.0, 0)
+    assert rate_of(1_000.0, rate, 0) is rate
+    lower = rate_of(20.0, rate, 0)
+    assert lower is not None
+    assert lower.available(0) == lower.burst == 2

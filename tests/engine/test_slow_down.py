@@ -3,6 +3,7 @@
 import pytest
 
 from tests.engine.test_dispatcher import DOWN, OK, World, always, type_of
+from tests.engine.test_flow import at, batch, flow_of
 from timerd.engine.answer import Failed, Outcome
 from timerd.engine.batch import Batch
 from timerd.engine.timer import RetryPolicy
@@ -104,10 +105,53 @@ def test_a_new_address_is_whole() -> None:
     assert world.dispatcher.conditions(world.now.boot_ms)["t"].window == 16
 
 
+def test_a_pause_is_kept_whoever_may_have_been_the_cause_of_it() -> None:
+    flow = flow_of(max_in_flight=16)
+    flow.accept(8, 1_000)
+    poison = batch(tried_at=500, error="HTTP 503")
+    flow.open.add(poison.batch_no)
+    flow.judge(at(2_000), poison, Failed("HTTP 503", suspect=True, refused=True), 1.0)
+    assert flow.pace.window is None, "by itself it says nothing of the target"
+    flow.judge(at(2_000), poison, Failed("HTTP 503", suspect=True, refused=True, retry_after_ms=10_000), 1.0)
+    assert flow.pace.window == 1
+
+
 def test_a_503_with_nothing_said_opens_the_breaker_as_before() -> None:
     world = World(type_of(**STORM), target=always(DOWN_503))
     world.arm(1_000)
     world.run(100)
     how = world.dispatcher.conditions(world.now.boot_ms)["t"]
     assert (how.breaker, how.reason) == ("open", "HTTP 503")
+    assert how.since == world.posts[0][0] + world.takes_ms
     assert how.next_probe_at > world.now.boot_ms
+
+
+def test_the_reason_shown_and_told_is_the_latest() -> None:
+    world = World(type_of(**STORM), target=always(DOWN_503))
+    world.arm(1_000)
+    world.run(100)
+    world.target = always(DOWN)
+    world.run(1_200_000)
+    assert world.dispatcher.conditions(world.now.boot_ms)["t"].reason == DOWN.error
+    world.target = always(OK)
+    world.run(600_000)
+    assert [(turned.what, turned.reason) for turned in world.turned] == [
+        ("slow_down_began", "HTTP 503"),
+        ("breaker_opened", "HTTP 503"),
+        ("breaker_closed", DOWN.error),
+        ("slow_down_ended", DOWN.error),
+    ]
+
+
+def test_trouble_begins_once_and_ends() -> None:
+    world = World(type_of(**STORM), target=always(WAIT))
+    world.arm(3_000)
+    world.run(100)
+    begin = world.dispatcher.conditions(world.now.boot_ms)["t"].since
+    assert begin == world.posts[0][0] + world.takes_ms
+    world.target = always(DOWN)
+    world.run(100_000)
+    assert world.dispatcher.conditions(world.now.boot_ms)["t"].since == begin
+    world.target = always(OK)
+    world.run(600_000)
+    assert world.dispatcher.conditions(world.now.boot_ms)["t"].since == 0

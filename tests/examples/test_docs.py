@@ -1,7 +1,9 @@
 """The programs of docs/processors.md and docs/callbacks.md, run as they stand there, against a real timerd."""
 
 import asyncio
+import json
 import re
+import shlex
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
@@ -11,8 +13,10 @@ from typing import Any
 
 import pytest
 import uvicorn
+from typer.testing import CliRunner
 
 from tests.support.process import Process
+from timerd.cli.app import app
 from timerd_client import DueTimer
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -143,10 +147,10 @@ async def test_the_receiver_of_callbacks_does_everything_once(tmp_path: Path, mo
     options = ("--callback-allow", "127.0.0.0/8")
     async with served(Flaky(module["app"])) as url, Process(tmp_path / "data", *options) as timerd:
         fields = {"kind": "callback", "retry": {"min_backoff": "100ms", "max_backoff": "200ms"}}
-        await timerd.put_type("reminder", signing_secrets=[SECRET], **fields)
+        await timerd.put_type("webhook", signing_secrets=[SECRET], **fields)
         await timerd.put_type("unsigned", **{**fields, "retry": {"min_backoff": "100ms", "max_attempts": 2}})
         request = {"url": f"{url}/hooks/remind", "json": {"order": 42}}
-        await timerd.arm([{"id": id, "type": "reminder", "delay": 0, "request": request} for id in ("a", "b")])
+        await timerd.arm([{"id": id, "type": "webhook", "delay": 0, "request": request} for id in ("a", "b")])
         await timerd.arm([{"id": "c", "type": "unsigned", "delay": 0, "request": request}])
 
         async def none_is_left() -> bool:
@@ -154,6 +158,25 @@ async def test_the_receiver_of_callbacks_does_everything_once(tmp_path: Path, mo
 
         await timerd.until(none_is_left)
         assert [(each["id"], each["last_error"]) for each in await timerd.dead_letters()] == [("c", "HTTP 401")]
-        assert (await timerd.stats("reminder"))["retried"] == 2, "each answer was lost once"
+        assert (await timerd.stats("webhook"))["retried"] == 2, "each answer was lost once"
         assert not timerd.complaints()
     assert sorted(rows(path, "SELECT * FROM reminders")) == [("a", b'{"order": 42}'), ("b", b'{"order": 42}')]
+
+
+async def test_a_callback_is_moved_with_its_whole_request_and_cancelled(tmp_path: Path) -> None:
+    commands = [
+        shlex.split(line, comments=True)
+        for line in block("callbacks.md", "timerd arm remind:44").replace("\\\n", "").splitlines()
+    ]
+    assert [words[:3] for words in commands] == [["timerd", verb, "remind:44"] for verb in ("arm", "arm", "cancel")]
+    async with Process(tmp_path / "data") as timerd:
+        await timerd.put_type("webhook", kind="callback")
+        said = []
+        for words in commands:
+            done = await asyncio.to_thread(CliRunner().invoke, app, words[1:], env={"TIMERD_URL": timerd.url})
+            assert done.exit_code == 0, done.output
+            said.append(json.loads(done.stdout))
+            if words[1] == "arm":
+                request = (await timerd.get("remind:44") or {})["request"]
+                assert (request["method"], list(request["headers"])) == ("PUT", ["Authorization"])
+        assert [each["status"] for each in (*said[:2], *said[2]["results"])] == ["created", "moved", "cancelled"]

@@ -121,7 +121,7 @@ PLANTED: Final = (
         "a target that asks for a pause is sent other batches all the same",
         "timerd/engine/flow.py",
         "            self._held_until = max(self._held_until, now.boot_ms + failed.retry_after_ms)\n",
-        "",
+        "            pass\n",
         Pytest("tests/engine/test_dispatcher.py", because="its targets do not say when they are asked too soon"),
     ),
     Mutation(

@@ -40,8 +40,8 @@ PLANTED: Final = (
         "missed-before-its-time",
         "the grace counts from fire_at, also for a timer that was armed for the past",
         "timerd/engine/due.py",
-        "return timer.fire_at < self._late_before and timer.generation < self._late_before * 1000",
-        "return timer.fire_at < self._late_before",
+        "return timer.generation < before * 1000 or (timer.state == BEHIND and not self.spares_turns)",
+        "return True",
         Simulator(60),
     ),
     Mutation(

@@ -101,6 +101,8 @@ class Entry(msgspec.Struct):
     died_at: int = 0
     parked: str = ""
     """The key that it was put back under, last."""
+    behind: bool = False
+    """It was missed already when an answer re-armed it, in this process."""
 
     @property
     def due_at(self) -> int:
@@ -255,7 +257,10 @@ class ShardMachine(RuleBasedStateMachine):
     def late(self, entry: Entry) -> bool:
         """Whether it is missed."""
         type = ALL_TYPES.get(entry.type)
-        return type is not None and not entry.failure and self.bench.wall_ms - entry.due_at > type.grace_ms
+        if type is None or entry.failure:
+            return False
+        since = entry.fire_at if entry.behind and type.misfire.policy != "drop" else entry.due_at
+        return self.bench.wall_ms - since > type.grace_ms
 
     def sync(self) -> None:
         self.durable = deepcopy(self.model)
@@ -469,7 +474,10 @@ class ShardMachine(RuleBasedStateMachine):
                     model.leave(id, "fired")
                     payload = entry.payload if result.payload is None else result.payload
                     fire_at = self._coalesced(entry, result.fire_at)
-                    model.entries[id] = Entry(fire_at, generation, name, payload, entry.created_at)
+                    type = TYPES.get(name)
+                    behind = type is not None and self.bench.wall_ms - fire_at > type.grace_ms
+                    new = Entry(fire_at, generation, name, payload, entry.created_at, behind=behind)
+                    model.entries[id] = new
                     model.count(name, "armed")
                     model.last = generation
                     generation += 1
@@ -703,6 +711,7 @@ class ShardMachine(RuleBasedStateMachine):
                 entry.place = "waiting"
             entry.parked = ""
             entry.failure = deepcopy(entry.logged)
+            entry.behind = False
             if entry.failure:
                 entry.failure.since = self.bench.boot_ms
         self.bench.crash(self.low_lsn)

@@ -273,6 +273,9 @@ class Checker(Deliveries):
         fire_at = new.fire_at if self._coalesced(old, said.fire_at, new.fire_at) else said.fire_at
         if (new.fire_at, new.payload, new.type) != (fire_at, payload, old.version.type):
             raise Violation(f"re-armed as {new}, and the answer was {said}")
+        late_ms = new.generation // 1000 - new.fire_at
+        sure = self._clock.went_back_at < 0 and not self.excused
+        self._limits.rearmed(new.type, (new.id, new.generation), late_ms, sure=sure)
         self.counts["fired"] += 1
         self.counts["rearms"] += 1
 

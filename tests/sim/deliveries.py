@@ -149,13 +149,20 @@ class Deliveries:
         self._spared.posted(lane, sent[0].id, excused=self.excused > 0)
         wall_ms = self._clock.wall_ms
         if sent[0].attempt == 1:
-            lates = [wall_ms - max(timer.fire_at, timer.generation // 1000) for timer in sent]
+            late = {
+                (timer.id, timer.generation): (
+                    wall_ms - max(timer.fire_at, timer.generation // 1000),
+                    wall_ms - timer.fire_at,
+                )
+                for timer in sent
+            }
             shaken = self.excused > 0 or self._loop.time() - self._disturbed_at < SHAKEN_S
-            self._limits.caught_up(type, lates, (sent[0].id, sent[0].generation), stalled=shaken)
+            self._limits.caught_up(type, late, stalled=shaken)
         for timer in sent:
             self._starts(type, timer, wall_ms, lane)
         self.counts["posts"] += 1
         self.counts["caught up"] = self._limits.missed
+        self.counts["caught up turns"] = self._limits.turns
 
     def asked_to_wait(self, lane: str, seconds: float) -> None:
         """A target has asked for a pause; what has been decided on may still leave."""
@@ -276,7 +283,8 @@ class Deliveries:
         )
         # A wall that was set back gives generations ahead of it for a while, and no moments of acceptance.
         guessed = type in self._guessed_forms or wall_ms <= self._clock.high_ms + form.max_lag_ms + 1_000
-        if form.max_per_second is None and disturbed_at < due_at - 0.1 and not guessed:
+        behind = self._limits.behind((timer.id, timer.generation))  # it catches up, at the rate for that
+        if form.max_per_second is None and disturbed_at < due_at - 0.1 and not guessed and not behind:
             self.counts["judged"] += 1
             self._note_lateness(late_ms, form, timer)
 

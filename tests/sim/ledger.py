@@ -46,8 +46,9 @@ class Ledger:
         ids = [id for account in self.durable for id in account.entries]
         return {id: entry for id in (*ids, *self.between) if (entry := self.entry(id)) is not None}
 
-    def at_rest(self, table: RingTable) -> None:
+    def at_rest(self, table: RingTable | None) -> None:
         """Raise Violation unless each id is on the shard that the table names, and nothing is on its way."""
+        assert table is not None
         for shard, account in enumerate(self.durable):
             if strays := [id for id in account.entries if table.shards[slot_of(id)] != shard]:
                 raise Violation(f"shard {shard} holds {strays}, which are another's")

@@ -365,6 +365,7 @@ class World:
             if type.name not in self.node_types():
                 await self.put(type)
             self.checker.paused.pop(type.name, None)
+            self.checker.disturb(type.name)  # what waited while it was paused leaves before the answer comes
             await self.call(lambda wire, name=type.name: wire.set_type_state(name, "active"))
             self.checker.disturb(type.name)
 
@@ -402,9 +403,7 @@ class World:
             if self.loop.time() > deadline:
                 raise Violation("slots are on the move, and do not arrive")
             await asyncio.sleep(1.0)
-        table = await self.catalog.ring()
-        assert table is not None
-        self.ledger.at_rest(table)
+        self.ledger.at_rest(await self.catalog.ring())
         self.counts["rests"] += 1
 
     async def audit(self) -> None:

@@ -16,7 +16,15 @@ from typing import Annotated, Any, Final, NoReturn
 
 import typer
 
-Url = Annotated[str, typer.Option("--url", "--server", envvar="TIMERD_URL", help="Where timerd listens.")]
+Url = Annotated[
+    str,
+    typer.Option(
+        "--url",
+        "--server",
+        envvar="TIMERD_URL",
+        help="Where timerd listens; in arm and type put --server alone is that.",
+    ),
+]
 ServerUrl = Annotated[str, typer.Option("--server", envvar="TIMERD_URL", help="Where timerd listens.")]
 """Where --url is something else."""
 Key = Annotated[
@@ -73,10 +81,7 @@ class Server:
             fail(_problem(error, names or {}))
         except (OSError, http.client.HTTPException, ValueError) as error:
             reason = getattr(error, "reason", None) or error
-            hint = ""
-            if isinstance(reason, ssl.SSLCertVerificationError) and reason.verify_code in UNKNOWN_ISSUER:
-                hint = "; --ca-file (TIMERD_CA_FILE) names a PEM file of who may have signed it"
-            fail(f"no answer from a timerd at {self._url}: {reason or type(error).__name__}{hint}")
+            fail(f"no answer from a timerd at {self._url}: {reason or type(error).__name__}{self._hint(reason)}")
 
     def note_type(self, name: str | None, found: object) -> None:
         """Where nothing was found of a type, say so if that is because there is no such type. Its dead letters stay."""
@@ -100,6 +105,16 @@ class Server:
                 self.note_type(query.get("type"), limit < most)
                 return
         typer.echo("there may be more: raise --limit", err=True)
+
+    def _hint(self, reason: object) -> str:
+        if isinstance(reason, ssl.SSLCertVerificationError) and reason.verify_code in UNKNOWN_ISSUER:
+            return "; --ca-file (TIMERD_CA_FILE) names a PEM file of who may have signed it"
+        if isinstance(reason, ssl.SSLError) and getattr(reason, "reason", "") == "WRONG_VERSION_NUMBER":
+            return "; no TLS is spoken there: http:// and not https://?"
+        # A server that speaks TLS hangs up on who does not, by the one way or the other.
+        if self._url.startswith("http:") and isinstance(reason, (http.client.BadStatusLine, ConnectionResetError)):
+            return "; https:// and not http://?"
+        return ""
 
     def _check(self, status: int, headers: Any) -> None:
         """Every answer of a timerd says what time it has."""

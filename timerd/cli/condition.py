@@ -17,13 +17,17 @@ def lines(types: Mapping[str, Mapping[str, Any]]) -> list[str]:
     found = []
     for name, stats in types.items():
         if target := stats.get("target"):
-            found += [f"{name}: its target {word}" for word in _words(target)]
+            found += [f"{name}: its target{_since(target)} {word}" for word in _words(target)]
         if hosts := stats.get("hosts"):
             for host in hosts["troubled"]:
-                found += [f"{name}: host {host['host']} {word}, since {host['since']}" for word in _words(host)]
+                found += [f"{name}: host {host['host']}{_since(host)} {word}" for word in _words(host)]
             if unnamed := max(hosts["open"], hosts["slowed"], hosts["held"]) - len(hosts["troubled"]):
                 found += [f"{name}: and {unnamed} hosts more"] if unnamed > 0 else []
     return found
+
+
+def _since(target: Mapping[str, Any]) -> str:
+    return f", in trouble since {target['since']}," if target.get("since") else ""
 
 
 def _words(target: Mapping[str, Any]) -> list[str]:

@@ -13,13 +13,16 @@ from timerd.config import Config, ConfigError, read_config
 
 DEV_HELP: Final = (
     "Serve on a virtual clock, which stands still until POST /v1/clock:advance turns it: to try out, and to test, what "
-    "happens in sixty days. The options are those of serve; without --data everything is gone at the end."
+    "happens in sixty days. The options are those of serve, but for --data: without it everything is gone at the end."
 )
 
 
 def serve_command(
     config: Annotated[str | None, typer.Option(help="TOML file with any of the options below, and types.")] = None,
-    data: Annotated[str | None, typer.Option(help="Directory that holds everything.  [default: timerd-data]")] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(help="Directory that holds everything.  [default: timerd-data; of dev a temporary one]"),
+    ] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on.  [default: 127.0.0.1]")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on, 0 for any.  [default: 8470]")] = None,
     node: Annotated[str | None, typer.Option(help="This node's name.  [default: timerd]")] = None,

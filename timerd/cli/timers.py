@@ -66,7 +66,7 @@ def arm_command(
     key: Key = None,
     ca_file: CaFile = None,
 ) -> None:
-    """Arm a timer, or move it. What is left out (a payload too) is not kept from before.
+    """Arm a timer, or move it. What is left out (a payload, a callback's --method too) is not kept from before.
 
     --url is the target of a callback here; timerd's own is --server, or TIMERD_URL.
     """

@@ -85,12 +85,15 @@ class Targets:
             what = _what(inner)
         else:
             what = _what(address) or (None if inner is None else _what(inner))
-        return what and f"{address} is {what}; callbacks may not go there"
+        return what and f"{address} is {what}; callbacks may not go there without --callback-allow"
 
 
 def parse_network(text: str) -> Network:
-    """A network like 10.0.0.0/8, or one address. Raises ValueError."""
-    return ip_network(text.strip())
+    """A network like 10.0.0.0/8, or one address. Raises ValueError, also for a network without its size."""
+    network = ip_network(text.strip())
+    if "/" not in text and int(network.network_address) & 0xFF == 0:
+        raise ValueError(f"{text.strip()} has no size; for this address alone write {network}")
+    return network
 
 
 def within(address: Address) -> IPv4Address | None:

@@ -17,6 +17,7 @@ from timerd.engine.message import ItemResult
 from timerd.engine.now import Now
 
 ERROR_BYTES_MAX: Final = 200  # of `last_error`, by the contract
+PAUSE_MS_MIN: Final = 1_000  # a shorter Retry-After (0 is usual) says that one should come again, and not when
 _DOWN: Final = frozenset({502, 503, 504})  # what a proxy says for a target that is not there
 _CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f]+")
 
@@ -49,13 +50,20 @@ class Failed(msgspec.Struct, frozen=True):
     unknown: bool = False
     """No answer came, so the processor may have seen the batch."""
     retry_after_ms: int | None = None
-    """The target asked for this long a pause."""
+    """The target asked for this long a pause; or we do, see `ours`."""
     no_retry: bool = False
     """The target asked not to be sent these timers again."""
     refused: bool = False
     """The target says that it is given too much (429, 503)."""
     gone: bool = False
     """The target is not there any more: nothing should be sent to it until an operator says so."""
+    ours: bool = False
+    """Nothing was sent for a reason of ours, which says nothing of the target."""
+
+    @property
+    def wants_pause(self) -> bool:
+        """Whether the target asked for a pause that is one, whatever in the batch may have been the cause."""
+        return self.retry_after_ms is not None and self.retry_after_ms >= PAUSE_MS_MIN
 
 
 Outcome = Accepted | Failed

@@ -87,6 +87,10 @@ class Breaker:
         gap_ms = round(backoff_ms(policy, self._failed_probes + 1) * jitter)
         self.probe_at = boot_ms + max(1, min(gap_ms, policy.max_backoff_ms))
 
+    def hasten(self, by: int) -> None:
+        """The next probe may leave at this moment at the latest."""
+        self.probe_at = min(self.probe_at, by)
+
     def drop_probe(self, batch_no: int) -> None:
         """The batch, if it was the probe, was not sent; the next may leave in its place."""
         if batch_no == self.probe:

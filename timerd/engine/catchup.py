@@ -11,7 +11,7 @@ host are not behind it.
 
 from typing import Final
 
-from timerd.engine.rate import Rate
+from timerd.engine.rate import Rate, rate_of
 from timerd.engine.timer import TimerType
 
 MISSED: Final = -1  # the limit of the lane (type, limit) that is caught up
@@ -44,11 +44,7 @@ class CatchUp:
 
     def set_type(self, type: TimerType | None, boot_ms: int) -> None:
         """Know the type as it is now."""
-        per_second = type.misfire.max_per_second if type else None
-        if per_second is None:
-            self.rate = None
-        elif self.rate is None or self.rate.per_second != per_second:
-            self.rate = Rate(per_second, boot_ms)
+        self.rate = rate_of(type.misfire.max_per_second if type else None, self.rate, boot_ms)
 
     def room(self, in_flight: int, slots: int) -> int:
         """How many more requests of it may be under way, where the type may have `slots` of all kinds."""

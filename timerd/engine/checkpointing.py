@@ -48,17 +48,23 @@ class Pace:
 
     def __init__(self) -> None:
         self._allowed = 0
+        self._earned = 0  # of it by what was appended last
         self._expected = 0  # slices that were asked for and have not been appended yet
 
     def appended(self, size: int, live: int) -> None:
         """So much was appended in all; slices among it were announced by `take`. At most a checkpoint is saved up."""
         slices = min(size, self._expected)
         self._expected -= slices
-        self._allowed = min(self._allowed + PACE * (size - slices), max(live, self._allowed))
+        self._earned = PACE * (size - slices)
+        self._allowed = min(self._allowed + self._earned, max(live, self._allowed))
 
     def take(self, slice_bytes: int) -> int:
-        """How many slices of about this size to write with the next turn, when pressing."""
-        count = min(SLICES_A_TURN_MAX, self._allowed // max(1, slice_bytes))
+        """How many slices of about this size to write with the next turn, when pressing.
+
+        Of what is saved up one at a time: it need not be all at once, and others wait for the loop.
+        """
+        slice_bytes = max(1, slice_bytes)
+        count = min(SLICES_A_TURN_MAX, self._allowed // slice_bytes, 1 + self._earned // slice_bytes)
         self._allowed -= count * slice_bytes
         self._expected += count * slice_bytes
         return count

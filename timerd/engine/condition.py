@@ -31,6 +31,11 @@ class Condition(NamedTuple):
     """When the trouble began."""
     host: str = ""
 
+    @property
+    def is_down(self) -> bool:
+        """Whether it is taken to be."""
+        return self.breaker != "closed"
+
 
 class HostsCondition(NamedTuple):
     """Of the hosts of a callback type."""
@@ -41,6 +46,11 @@ class HostsCondition(NamedTuple):
     held: int
     troubled: Sequence[Condition]
     """At most `HOSTS_SHOWN`, those longest in trouble first."""
+
+    @property
+    def is_down(self) -> bool:
+        """Whether some host is taken to be."""
+        return self.open > 0
 
 
 class Course(NamedTuple):
@@ -80,4 +90,5 @@ def condition_of(
         word, window, probe_at = "closed", pace.limit(bound), 0
     held_until = held_until if held_until > boot_ms else 0
     troubled = breaker.open or held_until or window < bound
-    return Condition(word, window, bound, held_until, probe_at, pace.reason if troubled else "", since, host)
+    reason, since = (pace.reason, since) if troubled else ("", 0)
+    return Condition(word, window, bound, held_until, probe_at, reason, since, host)

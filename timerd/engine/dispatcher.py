@@ -43,7 +43,7 @@ OVERDUE_MS: Final = 1_000  # a take or a settlement is a turn of a shard: millis
 
 
 class FlowStats(NamedTuple):
-    """What a type's flow has come to since the process began, and how it is."""
+    """What a type's flow has come to since the process began."""
 
     batches: int
     """POSTs."""
@@ -54,7 +54,6 @@ class FlowStats(NamedTuple):
     coalesced: int
     """Turns that re-arms skipped."""
     open_batches: int
-    breaker_open: bool
 
 
 class _Open:
@@ -134,6 +133,14 @@ class Dispatcher:
                 batch.tried_at = min(batch.tried_at, taken.tried_at) if batch.tried_at else taken.tried_at
         if not batch.awaited:
             self._complete(taken.batch_no, batch)
+
+    def leaves(self, batch_no: int) -> bool:
+        """A posted batch is being sent now. Whether `commands` may have more for that."""
+        flow = self._open[batch_no].flow
+        if not flow.leave():
+            return False
+        self._changed[flow.name] = None
+        return True
 
     def answered(self, now: Now, batch_no: int, outcome: Outcome, random: float) -> None:
         """The delivery of a batch has ended. `random`, of [0, 1), is what its gap is drawn with."""
@@ -254,7 +261,6 @@ class Dispatcher:
                 counts.unnamed,
                 counts.coalesced,
                 len(flow.open) if flow else 0,
-                flow.breaker_open if flow else False,
             )
         return found
 
@@ -313,7 +319,7 @@ class Dispatcher:
                 cost = count * REQUEST_COST if choice.key else count + REQUEST_COST
             if self._left is not None:
                 self._left -= cost
-            self._turns.again(name, flow.weight)
+            self._turns.again(name, flow.weight, cost)
 
     def _is_alone(self, now: Now) -> bool:
         """Whether one type is all that has had something to do lately, so that nobody is kept waiting."""

@@ -13,6 +13,9 @@ What has been due for longer than the grace goes on to `missed`, from the front 
 it is met so late (after a suspension, say). `overdue` is only about in the order of due times, so a few may be late to
 be moved: whoever hands some out asks `late`.
 
+A timer armed for the past is due when it is accepted, and ages from then on. One that is BEHIND is overdue since its
+fire time, so it is missed at once; where that would end it (`set_grace`), it ages like any other.
+
 Nothing is ever searched for. A timer that was moved or cancelled stays where it is, as a stale entry (its `state` says
 so), until its bin opens; when stale entries outnumber the live ones they are swept, a slice at a time.
 
@@ -31,7 +34,7 @@ from heapq import heappop, heappush, nsmallest
 from itertools import islice
 from typing import Final
 
-from timerd.engine.timer import URGENT, Timer
+from timerd.engine.timer import BEHIND, URGENT, Timer
 
 WIDTHS: Final = (0, 13, 19, 25, 31)  # bits of a bin's width in ms: 1 ms, 8.2 s, 8.7 min, 9.3 h, 24.9 days
 BINS_A_LEVEL: Final = 64  # so that a bin of one level has at most as many of the next below
@@ -46,7 +49,7 @@ Level = tuple[int, int, dict[int, list[Timer]]]
 
 
 class DueQueue:
-    """Timers by the millisecond in which they are due: those in state WAITING or URGENT; any other in here is stale.
+    """Timers by the millisecond in which they are due: of a state up to URGENT; any other in here is stale.
 
     Call `advance` before `pop_due`, `pop_missed` and `next_at`: it says what time it is.
     """
@@ -56,10 +59,11 @@ class DueQueue:
         self._now = now_ms
         self.grace_ms = grace_ms
         self._late_before = 0 if grace_ms is None else now_ms - grace_ms
+        self.spares_turns = False
         self._ripe_until = now_ms  # the latest `_now` there was: whatever is overdue was so by then
         self._overdue: deque[Timer] = deque()
         self._missed: deque[Timer] = deque()
-        self._unsorted: list[deque[Timer]] = []  # overdue or missed, by a grace that holds no more
+        self._unsorted: list[deque[Timer]] = []  # overdue or missed, by a rule that holds no more
         self._bins: tuple[dict[int, list[Timer]], ...] = tuple({} for _ in WIDTHS)
         self._ticks: list[int] = []  # heap: the 1 ms bins
         self._starts: list[tuple[int, int]] = []  # heap: the others, (start, -level): of equal starts, coarse first
@@ -85,14 +89,18 @@ class DueQueue:
         self._place(timers)
 
     def discard(self, count: int = 1) -> None:
-        """Be told that so many timers in here are no longer WAITING or URGENT."""
+        """Be told that so many timers in here have another state now, above URGENT."""
         self._stale += count
 
-    def set_grace(self, grace_ms: int) -> None:
-        """Know from which age on a timer is missed. What was sorted by another grace is sorted again, by slices."""
-        if grace_ms == self.grace_ms:
+    def set_grace(self, grace_ms: int, spares_turns: bool = False) -> None:
+        """Know from which age on a timer is missed. What was sorted by another rule is sorted again, by slices.
+
+        `spares_turns`: one that is BEHIND is missed by its age here, too, as what is missed ends.
+        """
+        if (grace_ms, spares_turns) == (self.grace_ms, self.spares_turns):
             return
         self.grace_ms = grace_ms
+        self.spares_turns = spares_turns
         self._late_before = self._now - grace_ms
         self._unsorted += [queue for queue in (self._missed, self._overdue) if queue]
         self._missed, self._overdue = deque(), deque()
@@ -112,9 +120,9 @@ class DueQueue:
         return self._pop(self._missed, count)
 
     @property
-    def has_missed(self) -> bool:
-        """Whether `pop_missed` may find something."""
-        return bool(self._missed)
+    def missed_most(self) -> int:
+        """How many `pop_missed` may find: at most so many, and 0 only if there are none."""
+        return len(self._missed)
 
     def missed_at(self, others: Iterable[Timer]) -> int | None:
         """Unix ms at which the first of what is overdue, or of the others, is missed, if nobody takes it."""
@@ -151,7 +159,7 @@ class DueQueue:
     def next_at(self) -> int | None:
         """Unix ms at which there is something to do: a timer due, a bin to open; 0 = upkeep is under way.
 
-        It says nothing of what is missed (`has_missed`).
+        It says nothing of what is missed (`missed_most`).
         """
         if self._sweep is not None or self._unsorted:
             return 0
@@ -222,14 +230,18 @@ class DueQueue:
         return popped
 
     def _is_missed(self, timer: Timer) -> bool:
-        return timer.fire_at < self._late_before and timer.generation < self._late_before * 1000
+        before = self._late_before
+        if timer.fire_at >= before:
+            return False
+        return timer.generation < before * 1000 or (timer.state == BEHIND and not self.spares_turns)
 
     def _sort(self, timers: list[Timer]) -> None:
         """Their time has come: they are overdue, or missed already."""
         before, generation = self._late_before, self._late_before * 1000
         missed = [timer for timer in timers if timer.fire_at < before and timer.generation < generation]
         if len(missed) < len(timers):
-            self._overdue += [t for t in timers if t.fire_at >= before or t.generation >= generation]
+            missed = [timer for timer in timers if self._is_missed(timer)]
+            self._overdue += [timer for timer in timers if not self._is_missed(timer)]
         self._missed += missed
 
     def _sort_again(self) -> None:

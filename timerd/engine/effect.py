@@ -60,6 +60,13 @@ class Settled(msgspec.Struct, frozen=True, gc=False):
     coalesced: int = 0
 
 
+class Dropped(msgspec.Struct, frozen=True, gc=False):
+    """So many timers of `type` were dropped as missed, and that is durable."""
+
+    type: str
+    timers: int
+
+
 class Send(msgspec.Struct, frozen=True, gc=False):
     """A message of a move, for another shard, wherever that is."""
 
@@ -67,7 +74,7 @@ class Send(msgspec.Struct, frozen=True, gc=False):
     message: MoveMessage
 
 
-Effect = Reply | Ready | Taken | Settled | Send
+Effect = Reply | Ready | Taken | Settled | Dropped | Send
 
 
 class Turn(msgspec.Struct, frozen=True):

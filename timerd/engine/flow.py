@@ -26,7 +26,7 @@ from timerd.engine.effect import Ready
 from timerd.engine.message import WholeFailure
 from timerd.engine.now import Now
 from timerd.engine.pace import Pace
-from timerd.engine.rate import Rate
+from timerd.engine.rate import Rate, rate_of
 from timerd.engine.timer import RetryPolicy, Timer, TimerType
 
 CLOSE_EARLY_MS_MAX: Final = 50  # a batch closes this much before max_lag is up: promise 3 has 250 ms for all the rest
@@ -122,6 +122,8 @@ class Flow:
         self._catch_up = CatchUp()
         self._rate: Rate | None = None
         self._held_until = 0
+        self._ours_until = 0  # we could not send: nothing is tried before. 0: we could, as far as is known
+        self._troubled_since = 0
         self._url: str | None = None  # the address it had last
         self._elsewhere: set[int] = set()  # batches under way to an address that the type had before
         self._retries_next = False
@@ -135,17 +137,18 @@ class Flow:
         if type is not None:
             if self._url is not None and type.url != self._url:
                 self.breaker, self.pace = Breaker(), Pace()
-                self._held_until = 0
+                self._held_until = self._troubled_since = 0
                 self._elsewhere = set(self.open)
             self._url = type.url
+            by = type.tries_by(self.type, boot_ms)
+            self.breaker.hasten(by)
+            self.pace.hasten(by)
+        if type != self.type:
+            self._ours_until = 0
         self.type = type
         self.gone = False
         self._catch_up.set_type(type, boot_ms)
-        per_second = type.max_per_second if type else None
-        if per_second is None:
-            self._rate = None
-        elif self._rate is None or self._rate.per_second != per_second:
-            self._rate = Rate(per_second, boot_ms)
+        self._rate = rate_of(type.max_per_second if type else None, self._rate, boot_ms)
 
     def report(self, ready: Ready) -> None:
         """A shard says what it has of a lane. Nothing of a processor's is ever parked."""
@@ -180,14 +183,9 @@ class Flow:
         """How its failures are tried again."""
         return self.type.retry if self.type else RetryPolicy()
 
-    @property
-    def breaker_open(self) -> bool:
-        """Whether the target is taken to be down."""
-        return self.breaker.open
-
     def condition(self, boot_ms: int) -> Condition:
         """How its target is."""
-        return condition_of(self.breaker, self.pace, self._held_until, self._bound, boot_ms)
+        return condition_of(self.breaker, self.pace, self._held_until, self._bound, boot_ms, self._troubled_since)
 
     @property
     def weight(self) -> int:
@@ -228,7 +226,7 @@ class Flow:
 
     def _choice(self, type: TimerType, lane: Lane, now: Now) -> tuple[Choice | None, int]:
         """A batch of this lane, or None and when it may leave (boot ms)."""
-        free_at = max(self._held_until, self.pace.held_until, self.breaker.probe_at if self.breaker.open else 0)
+        free_at = max(self._held, self._ours_until, self.breaker.probe_at if self.breaker.open else 0)
         whole = lane.limit if lane.limit > 0 else type.batch_size
         count = min(lane.total(), whole, type.batch_size)
         if self.breaker.open and self.breaker.probes_single:
@@ -261,14 +259,19 @@ class Flow:
             return first if self._first_probed_at <= retries.last_try() else retries
         return retries if self._retries_next else first
 
+    def leave(self) -> bool:
+        """A batch is being sent. Whether more may be begun for that."""
+        was, self._ours_until = self._ours_until, 0
+        return was > 0
+
     def accept(self, batch_no: int, boot_ms: int) -> None:
         """The target has taken a batch."""
         if batch_no in self._elsewhere:
             return
-        was = course_of(self.breaker, self.pace)
+        was, reason = course_of(self.breaker, self.pace), self.pace.reason
         self.pace.succeed(boot_ms, self._bound)
         self.breaker.succeed(boot_ms)
-        self._turn(was, boot_ms, self.pace.reason)
+        self._turn(was, boot_ms, reason)
 
     def judge(self, now: Now, batch: Batch, failed: Failed, jitter: float) -> WholeFailure:
         """What a failure of the whole batch makes of its members; the breaker and the hold learn what it says of the
@@ -282,17 +285,31 @@ class Flow:
         gap_ms = max(1, round(policy.min_backoff_ms * jitter))
         if batch.batch_no in self._elsewhere:
             return WholeFailure(failed.error, gap_ms, batch.whole, unknown=failed.unknown)
+        if failed.ours:
+            breaker.drop_probe(batch.batch_no)
+            gap_ms = max(gap_ms, failed.retry_after_ms or 0)
+            self._ours_until = max(self._ours_until, now.boot_ms + gap_ms)
+            return WholeFailure(failed.error, gap_ms, batch.whole)
         was = course_of(breaker, self.pace)
-        if not breaker.open and not (failed.suspect and self._is_own_fault(batch, failed, alone)):
+        if breaker.open:
+            self.pace.note(failed.error, now.boot_ms)
+        elif failed.wants_pause or not (failed.suspect and self._is_own_fault(batch, failed, alone)):
             newest, under_way = max(self.open, default=batch.batch_no), len(self.open)
-            self.pace.fail(failed, batch.batch_no, newest, under_way, self._bound, policy, now.boot_ms, jitter)
+            who = batch.timers[0]
+            self.pace.fail(
+                failed, batch.batch_no, newest, under_way, self._bound, policy, now.boot_ms, jitter,
+                who.id, who.failure is not None,
+            )  # fmt: skip
         if failed.suspect:
             breaker.suspect(batch.batch_no, alone.id if alone else None, policy, now.boot_ms, jitter)
-        else:
+        elif failed.sent:
             breaker.hear()
-        self._turn(was, now.boot_ms, failed.error)
+        else:
+            breaker.drop_probe(batch.batch_no)
         if failed.retry_after_ms is not None:
             self._held_until = max(self._held_until, now.boot_ms + failed.retry_after_ms)
+        self._turn(was, now.boot_ms, failed.error)
+        if failed.retry_after_ms is not None:
             return WholeFailure(failed.error, max(gap_ms, failed.retry_after_ms), batch.whole)
         if failed.gone:
             self.gone = True
@@ -308,18 +325,30 @@ class Flow:
         return WholeFailure(failed.error, gap_ms, half, counted=counted, unknown=failed.unknown, bury=bury)
 
     @property
+    def _held(self) -> int:
+        """Nothing is sent before, for the target's sake."""
+        return max(self._held_until, self.pace.held_until)
+
+    @property
     def _bound(self) -> int:
         return self.type.max_in_flight if self.type else 1
 
     def _slots(self, type: TimerType) -> int:
-        """How many batches may be under way. While the breaker is open that is the breaker's business."""
+        """How many batches may be under way. While the breaker is open that is the breaker's business. While we can't
+        send, one finds out whether we can again."""
+        if self._ours_until:
+            return 1
         return type.max_in_flight if self.breaker.open else self.pace.limit(type.max_in_flight)
 
     def _turn(self, was: Course, boot_ms: int, reason: str) -> None:
         """The target has been heard of: what has changed is told, and an outage that has ended ends gently."""
         if was.open and not self.breaker.open:
             self.pace.restart(max(self.open, default=0), self._bound, reason, boot_ms)
-        self.turned += turns(was, course_of(self.breaker, self.pace), self.name, "", reason)
+        self._ours_until = 0
+        now = course_of(self.breaker, self.pace)
+        self.turned += turns(was, now, self.name, "", reason)
+        held = self._held > boot_ms
+        self._troubled_since = (self._troubled_since or boot_ms) if now.open or now.slowed or held else 0
 
     def _is_own_fault(self, batch: Batch, failed: Failed, alone: Timer | None) -> bool:
         """Whether a sign of a down target comes from something in the batch.
@@ -339,7 +368,7 @@ class Flow:
         type = self.type
         if type is None or self.gone or type.state != "active" or self.breaker.open:
             return False
-        if max(self._held_until, self.pace.held_until) > now.boot_ms:
+        if max(self._held, self._ours_until) > now.boot_ms:
             return False
         closes_at = self._closes_at(type)
         if (closes_at is not None and closes_at <= now.wall_ms) or self._oldest_retries() is not None:

@@ -16,7 +16,8 @@ Invariants
 1. At most `max_in_flight` requests are under way, to one host at most its share; what is asked for a host counts from
    the Take on, and everything until its outcome is durable.
 2. Of an open breaker's host at most one is under way that was sent since it opened: the probe.
-3. A host of which nothing is parked or under way is forgotten if it is well; of others `HOSTS_IDLE_MAX` are kept.
+3. A host of which nothing is parked or under way is forgotten if it is well, or slowed and has taken something since;
+   of others `HOSTS_IDLE_MAX` are kept, and the log has no line of one that goes so.
 """
 
 from collections.abc import Sequence
@@ -32,7 +33,7 @@ from timerd.engine.flow import Choice, Lane
 from timerd.engine.host import Host, share_of
 from timerd.engine.message import WholeFailure
 from timerd.engine.now import Now
-from timerd.engine.rate import Rate
+from timerd.engine.rate import Rate, rate_of
 from timerd.engine.timer import RetryPolicy, Timer, TimerType
 
 HOSTS_IDLE_MAX: Final = 4_096  # hosts in trouble that are remembered though nothing is due for them: a megabyte
@@ -67,14 +68,14 @@ class Gate:
 
     def set_type(self, type: TimerType | None, boot_ms: int) -> None:
         """Know the type as it is now; None: there is no such type, and its timers wait."""
+        by = type.tries_by(self.type, boot_ms) if type else None
         self.type = type
         self._catch_up.set_type(type, boot_ms)
-        per_second = type.max_per_second if type else None
-        if per_second is None:
-            self._rate = None
-        elif self._rate is None or self._rate.per_second != per_second:
-            self._rate = Rate(per_second, boot_ms)
+        self._rate = rate_of(type.max_per_second if type else None, self._rate, boot_ms)
         for host in self._hosts.values():
+            if by is not None:
+                host.breaker.hasten(by)
+                host.pace.hasten(by)
             self._offer(host)
 
     @property
@@ -86,11 +87,6 @@ class Gate:
     def idle(self) -> bool:
         """Whether the gate could be forgotten."""
         return self.type is None and not self.open and not self.lanes and all(h.idle for h in self._hosts.values())
-
-    @property
-    def breaker_open(self) -> bool:
-        """Whether some host is taken to be down."""
-        return any(host.breaker.open for host in self._hosts.values())
 
     @property
     def hosts(self) -> int:
@@ -188,6 +184,8 @@ class Gate:
         leaves = []
         for name in hosts:
             host = self._host(name)
+            if host.troubled_since and host.calm(now.boot_ms):
+                host.forget()
             ok = (
                 type is not None
                 and not halted
@@ -231,10 +229,10 @@ class Gate:
         """The host has answered with success."""
         host = self._host(name)
         host.answers = True
-        was = course_of(host.breaker, host.pace)
+        was, reason = course_of(host.breaker, host.pace), host.pace.reason
         host.pace.succeed(boot_ms, self._share)
         host.breaker.succeed(boot_ms)
-        self._turn(host, was, boot_ms, host.pace.reason)
+        self._turn(host, was, boot_ms, reason)
         if host.held_until <= boot_ms:
             host.held_until = 0
         if host.untroubled and not host.pace.slowed:
@@ -248,13 +246,19 @@ class Gate:
         """
         host = self._host(name)
         was = course_of(host.breaker, host.pace)
-        if not host.breaker.open:
+        if host.breaker.open:
+            if failed.suspect or failed.sent:
+                host.pace.note(failed.error, now.boot_ms)
+        else:
             newest, under_way = max(self.open, default=batch_no), host.in_flight
-            host.pace.fail(failed, batch_no, newest, under_way, self._share, self.policy, now.boot_ms, jitter)
+            host.pace.fail(
+                failed, batch_no, newest, under_way, self._share, self.policy, now.boot_ms, jitter,
+                timer.id, timer.failure is not None,
+            )  # fmt: skip
         if failed.suspect:
             host.breaker.suspect(batch_no, timer.id, self.policy, now.boot_ms, jitter)
         elif failed.sent:
-            host.answers = True
+            host.answers |= not failed.refused  # a refusal asks for no more than one at a time
             host.breaker.hear()
         else:
             host.breaker.drop_probe(batch_no)
@@ -291,9 +295,13 @@ class Gate:
         return bool(may_catch_up and (self._missed_ring or unsorted))
 
     def condition(self, boot_ms: int) -> HostsCondition:
-        """How its hosts are. Linear in those that are known."""
+        """How its hosts are. Linear in those that are known; those that nothing has to do with any more are well."""
         share = self._share
-        all = [host.condition(share, boot_ms) for host in self._hosts.values() if host.troubled_since]
+        all = [
+            host.condition(share, boot_ms)
+            for host in self._hosts.values()
+            if host.troubled_since and not host.calm(boot_ms)
+        ]
         open_ = [host for host in all if host.breaker != "closed"]
         slowed = [host for host in all if host.breaker == "closed" and host.window < host.bound]
         held = [host for host in all if host.breaker == "closed" and host.held_until]

@@ -10,7 +10,7 @@ from timerd.engine.breaker import Breaker
 from timerd.engine.catchup import is_missed
 from timerd.engine.condition import Condition, condition_of
 from timerd.engine.flow import Lane
-from timerd.engine.pace import Pace
+from timerd.engine.pace import CALM_MS, Pace
 
 SHARES: Final = 4  # one host gets at most a quarter of a type's requests under way
 
@@ -55,9 +55,19 @@ class Host:
 
     @property
     def untroubled(self) -> bool:
-        """Whether nothing is known of it that would be missed. (One that is slowed is given one request at a time when
-        it is forgotten, which is no more.)"""
-        return self.breaker.untroubled and not self.held_until and not self.pace.held_until
+        """Whether nothing is known of it that would be missed. (One that is slowed and has taken something since is
+        given one request at a time when it is forgotten, which is no more.)"""
+        return self.breaker.untroubled and self.pace.untroubled and not self.held_until
+
+    def calm(self, boot_ms: int) -> bool:
+        """Whether nothing is under way or parked, and the last sign of trouble is long past."""
+        return self.idle and boot_ms - max(self.pace.strained_at, self.pace.held_until, self.held_until) >= CALM_MS
+
+    def forget(self) -> None:
+        """Begin anew, after long. That it is down stays known: a probe costs no more than a first request."""
+        if not self.breaker.open:
+            self.pace = Pace()
+            self.held_until = self.troubled_since = 0
 
     def condition(self, share: int, boot_ms: int) -> Condition:
         """How it is at this moment."""

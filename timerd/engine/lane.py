@@ -27,6 +27,7 @@ from timerd.engine.parking import Parking
 from timerd.engine.record import Totals
 from timerd.engine.retries import RetryQueue, is_ready
 from timerd.engine.timer import (
+    BEHIND,
     HELD,
     IN_FLIGHT,
     PARKED,
@@ -60,6 +61,7 @@ class Lane:
         self._ready_count = 0
         self._urgent: dict[str, Timer] = {}
         self._missed: dict[str, Timer] = {}  # ready like the others, but overdue beyond the grace
+        self._behind: set[str] = set()  # ids of those of them that were BEHIND
         self._popped_at = 0  # Unix ms; whatever is ready was due by then
         self._first: Timer | None = None  # of what is ready, when last reported
         self._first_since = 0
@@ -76,7 +78,7 @@ class Lane:
     # ---- what State tells
 
     def enter(self, timers: list[Timer]) -> None:
-        """Live timers have come, WAITING or URGENT."""
+        """Live timers have come, WAITING, URGENT or BEHIND."""
         self.live += len(timers)
         if self._filled:
             self._due.push(timers)
@@ -100,7 +102,9 @@ class Lane:
             if timer.failure is not None:
                 self._retries[timer.failure.limit].ready_count -= 1
                 self.retrying -= 1
-            elif self._urgent.pop(timer.id, None) is None and self._missed.pop(timer.id, None) is None:
+            elif self._missed.pop(timer.id, None) is not None:
+                self._behind.discard(timer.id)
+            elif self._urgent.pop(timer.id, None) is None:
                 self._ready_count -= 1
         elif state == IN_FLIGHT:
             self.in_flight -= 1
@@ -145,9 +149,9 @@ class Lane:
         self._slack_ms = max(1, min(type.max_lag_ms // 10, SLACK_MS_MAX)) if type else 1
         self._paused = type is None or type.state != "active"
         if type is not None:
-            sorted_otherwise = self._due.grace_ms != type.grace_ms
-            self._due.set_grace(type.grace_ms)
             self.drops = type.misfire.policy == "drop"
+            sorted_otherwise = self._due.grace_ms != type.grace_ms
+            self._due.set_grace(type.grace_ms, spares_turns=self.drops)
             if self.drops or sorted_otherwise:
                 self._put_back([*self._missed.values()])
         self.changed = True
@@ -241,6 +245,7 @@ class Lane:
         elif limit == MISSED:
             while self._missed and len(taken) < count:
                 taken.append(self._missed.pop(next(iter(self._missed))))
+            self._behind.difference_update([timer.id for timer in taken] if self._behind else ())
         elif (queue := self._retries.get(limit)) is not None:
             while queue.ready and len(taken) < count:
                 entry = queue.ready.popleft()
@@ -331,7 +336,7 @@ class Lane:
         if not self._paused and (at := self._due.missed_at(firsts)) is not None:
             at = -(-at // AGING_MS) * AGING_MS
             wall = at if wall is None else min(wall, at)
-        if self._due.has_missed and (not self._paused if self.drops else len(self._missed) < self.batch_size):
+        if self._due.missed_most and (not self._paused if self.drops else len(self._missed) < self.batch_size):
             wall = 0
         nexts = [q.next_at() for q in self._retries.values() if q.ready_count < self.batch_size]
         boot = min((at for at in nexts if at is not None), default=None)
@@ -351,6 +356,10 @@ class Lane:
     def count_due(self, now_ms: int, limit: int) -> int:
         """How many first attempts are due and neither in flight nor held, counted up to `limit`."""
         return sum(1 for _ in islice(self._first_attempts_due(now_ms), limit))
+
+    def count_missed(self) -> int:
+        """How many missed ones wait, at most: one that has left a queue counts until it is met there."""
+        return self._due.missed_most + len(self._missed) + self._parking.count(is_missed)
 
     def soonest(self, count: int) -> list[Timer]:
         """The soonest `count` timers that are neither in flight, held nor dead."""
@@ -382,17 +391,20 @@ class Lane:
 
     def _pop_missed(self, count: int, held: dict[str, Timer], blocked: set[str]) -> None:
         """Let up to `count` of the missed be ready."""
-        if self._due.has_missed and (room := count - len(self._missed)) > 0:
+        if self._due.missed_most and (room := count - len(self._missed)) > 0:
             for timer in _not_blocked(self._due.pop_missed(room), held, blocked):
+                if timer.state == BEHIND:
+                    self._behind.add(timer.id)
                 timer.state = READY
                 self._missed[timer.id] = timer
 
     def _put_back(self, timers: list[Timer]) -> None:
-        """What is ready waits in the due order again; the caller takes stale ones off the ready list."""
+        """What is ready waits in the due order again, as before; the caller takes stale ones off the ready list."""
         for timer in timers:
             urgent = timer.id in self._urgent or (timer.id in self._missed and timer.armed_for_now)
+            behind = timer.id in self._behind
             self.leave(timer)
-            timer.state = URGENT if urgent else WAITING
+            timer.state = BEHIND if behind else URGENT if urgent else WAITING
         self._due.push(timers)
 
     def _unpark_early(self, wall_ms: int) -> None:

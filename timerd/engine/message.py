@@ -194,6 +194,8 @@ class TypeTally(msgspec.Struct, frozen=True):
     dead_letters: int
     due: int
     """First attempts that are due and not in flight, counted up to 10,000."""
+    missed: int = 0
+    """First attempts that are overdue beyond the grace and wait, at most."""
     moved_in: int = 0
     moved_out: int = 0
 

@@ -1,15 +1,16 @@
 """Decisions about what is missed: first attempts that are overdue by more than their type's grace.
 
 That they catch up under a rate is the dispatcher's business (catchup.py). Here are the two policies that end or move
-timers: `drop` and `coalesce`.
+timers, `drop` and `coalesce`, and the turn of a loop that is missed before it has begun: BEHIND.
 """
 
 from typing import Final
 
 from timerd.engine.draft import Draft
+from timerd.engine.effect import Dropped
 from timerd.engine.lane import Lane
 from timerd.engine.record import Fired
-from timerd.engine.timer import TimerType
+from timerd.engine.timer import BEHIND, WAITING, TimerType
 
 AT_ONCE: Final = 200  # drops in one turn of a shard: a delivery takes some turns, and all shards are at it
 
@@ -24,6 +25,7 @@ def drop(draft: Draft, lane: Lane, most: int) -> int:
     ids = lane.pop_dropped(most, draft.state.held, draft.state.blocked)
     if ids:
         draft.write(Fired(lane.name, [], dropped=[("misfire", ids)]))
+        draft.effects.append(Dropped(lane.name, len(ids)))
     return len(ids)
 
 
@@ -39,3 +41,13 @@ def coalesce(type: TimerType | None, delivered_at: int, fire_at: int, now_ms: in
         return fire_at, 0
     skipped = -(-(now_ms - fire_at) // step)
     return fire_at + skipped * step, skipped
+
+
+def place(type: TimerType | None, fire_at: int, now_ms: int) -> int:
+    """The state of a timer that an answer re-arms to `fire_at`.
+
+    Overdue by more than the grace, it is a turn that was missed. Taken for due at its acceptance, a loop that makes up
+    for an outage step by step would go round past every rate. The log does not say it: after a start it ages from its
+    acceptance, like any other.
+    """
+    return BEHIND if type is not None and now_ms - fire_at > type.grace_ms else WAITING

@@ -40,6 +40,10 @@ class Parking:
         self._entries += len(timers)
         self._changed[key] = None
 
+    def count(self, wanted: Callable[[str], bool]) -> int:
+        """How many entries lie under such keys. Linear in keys, not in timers."""
+        return sum(len(queue) for key, queue in self._queues.items() if wanted(key))
+
     def discard(self) -> None:
         """Be told that one timer in here is no longer PARKED, or is about to be."""
         self._stale += 1

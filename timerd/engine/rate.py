@@ -45,6 +45,22 @@ class Rate:
         """These did not pass after all."""
         self._level = min(self.burst * _UNIT, self._level + timers * _UNIT)
 
+    def _carry(self, rate: "Rate", boot_ms: int) -> None:
+        """Go on from what is left of another, lest each change of a rate is a new burst."""
+        rate._fill(boot_ms)
+        self._level = min(self.burst * _UNIT, rate._level)
+
     def _fill(self, boot_ms: int) -> None:
         self._level = min(self.burst * _UNIT, self._level + (boot_ms - self._at) * self._a_ms)
         self._at = boot_ms
+
+
+def rate_of(per_second: float | None, before: Rate | None, boot_ms: int) -> Rate | None:
+    """The rate that holds now, `before` being the one that did. None: there is none."""
+    if per_second is None:
+        return None
+    if before is None or before.per_second == per_second:
+        return before or Rate(per_second, boot_ms)
+    rate = Rate(per_second, boot_ms)
+    rate._carry(before, boot_ms)
+    return rate

@@ -81,6 +81,7 @@ def tally(draft: Draft, message: Tally) -> None:
             lane.retrying,
             len(lane.dead),
             lane.count_due(wall_ms, COUNT_DUE) + held[name],
+            lane.count_missed(),
             t.moved_in,
             t.moved_out,
         )

@@ -16,6 +16,7 @@ _KNOWN_CHARS_MIN: Final = 4  # a secret shorter than this is no secret, and woul
 
 # A key of ours keeps its id, which is no secret and says which one it was; a signing secret keeps nothing.
 _SECRET: Final = re.compile(r"(td_[a-z2-7]{8}_|whsec_)[A-Za-z0-9+/=_%-]{4,}")
+_KEY: Final = re.compile(r"td_[a-z2-7]{8}_")
 _CONTROL: Final = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
 
 
@@ -26,6 +27,11 @@ def scrub(text: str, known: Iterable[str] = ()) -> str:
             text = text.replace(secret, MASK)
     text = _SECRET.sub(rf"\1{MASK}", text)
     return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+
+
+def is_made_key(text: str) -> bool:
+    """Whether this looks like a key that timerd made."""
+    return _KEY.match(text) is not None
 
 
 def masked_repr(value: msgspec.Struct, *hidden: str) -> str:

@@ -10,7 +10,7 @@ from timerd.engine.backoff import backoff_ms
 from timerd.engine.draft import Draft
 from timerd.engine.effect import Settled, Taken
 from timerd.engine.message import BodyLost, ItemResult, Settle, SettleSome, Take, WholeFailure
-from timerd.engine.misfire import coalesce
+from timerd.engine.misfire import coalesce, place
 from timerd.engine.record import Buried, Fired, Retried
 from timerd.engine.state import NO_FAILURE
 from timerd.engine.timer import IN_FLIGHT, RetryPolicy, Timer
@@ -169,7 +169,8 @@ def _answer(
             if coalesces:
                 fire_at, skipped = coalesce(known, timer.fire_at, fire_at, draft.state.now.wall_ms)
                 coalesced += skipped
-            rearmed.append(Timer(fire_at, generation, timer.id, type, payload, created_at))
+            state = place(known, fire_at, draft.state.now.wall_ms)
+            rearmed.append(Timer(fire_at, generation, timer.id, type, payload, created_at, state=state))
             generation += 1
         elif result.status == "retry":
             retried.append((timer, result.error))

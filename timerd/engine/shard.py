@@ -3,6 +3,7 @@
     step(now, message)   decide; what is decided is applied at once and becomes a record
     tick(now)            let time pass: what is due becomes ready, what is old goes
     take() -> Turn       what the turn came to: records for the log, and effects for when they are durable
+    hand_out(now, take)  the same for a Take between two turns, which writes nothing
     wake_at()            when time alone will have something to do
 
 A shard has no clock, no I/O and no randomness. Messages, in the order in which they came, and the moments at which
@@ -16,7 +17,7 @@ from typing import Any
 from timerd.engine import arming, burial, misfire, reading, settling
 from timerd.engine.ceding import Ceding
 from timerd.engine.draft import Draft
-from timerd.engine.effect import Turn
+from timerd.engine.effect import Effect, Turn
 from timerd.engine.message import (
     Arm,
     BodyLost,
@@ -176,6 +177,23 @@ class Shard:
         if self._table is not None and not self._closed:
             self._ceding.tick(now)
             self._moving.tick(now)
+
+    @property
+    def clean(self) -> bool:
+        """Whether nothing has been decided that is in no turn yet."""
+        return not self._draft.records
+
+    def hand_out(self, now: Now, message: Take) -> list[Effect]:
+        """Hand out what is ready between two turns, and say what is left.
+
+        Nothing is written, so what this says may be known at once if everything decided before is durable. A tick has
+        to follow, and only there more becomes ready: so what begins at a time is bounded.
+        """
+        assert self.clean, "what is handed out rests on what is durable"
+        self.step(now, message)
+        if (lane := self.state.lanes.get(message.type)) is not None:
+            self._draft.effects += lane.report(self.state.shard)
+        return self.take().effects
 
     def take(self) -> Turn:
         """End the turn. The records must be encoded before anything else is stepped: they share live timers."""

@@ -21,6 +21,7 @@ LAG_MARGIN_MS: Final = 250  # what a delivery may take beyond max_lag to start (
 MAX_WALL_US: Final = 7_258_118_400_000_000  # 2200-01-01: a clock beyond it is wrong, and generations would run out
 
 # Where a timer is. Only DEAD is told apart in the log; a reader takes every other value for WAITING or RETRYING.
+BEHIND: Final = -1  # like WAITING: a turn of a loop that was missed already when an answer re-armed the timer to it
 WAITING: Final = 0  # in the due queue
 URGENT: Final = 1  # in the due queue, and waits for no batch once it is due
 READY: Final = 2  # due, and counted in the shard's report to the dispatcher
@@ -144,6 +145,12 @@ class TimerType(msgspec.Struct, frozen=True):
     headers: dict[str, str] = {}
     state: str = "active"
     """`active` or `paused`: a paused type's timers wait."""
+
+    def tries_by(self, before: "TimerType | None", boot_ms: int) -> int:
+        """By when a target that is left alone is tried again, now that the type is this and not as `before`: at once
+        when it is resumed, else as its policy says now."""
+        resumed = before is not None and before.state == "paused" and self.state == "active"
+        return boot_ms if resumed else boot_ms + self.retry.max_backoff_ms
 
     @property
     def grace_ms(self) -> int:

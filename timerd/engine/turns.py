@@ -1,13 +1,14 @@
 """Turns: whose batch begins next, when several types have something that may leave.
 
-Types take turns by weight, one batch a turn, so that among those that always have something to do the batches that
-begin are shared by weight, within one batch each, and one that rarely has something to do goes first when it has. It is
-stride scheduling (Waldspurger and Weihl, 1995): each turn moves a name on by the reciprocal of its weight, and the one
-that is least far goes next. Pure; it knows names and weights, no flows.
+Types take turns by weight, one batch a turn, so that among those that always have something to do the work that
+begins is shared by weight, within one batch each, and one that rarely has something to do goes first when it has. It is
+stride scheduling (Waldspurger and Weihl, 1995): each turn moves a name on by what it cost over its weight, and the one
+that is least far goes next. Were all turns alike, a batch of one timer would be paid for like one of a thousand. Pure;
+it knows names, weights and costs, no flows.
 
 Invariants
 1. A name that joins is as far as the one that went last: waiting saves nothing up, and costs nothing.
-2. Of two that are here all the time, turns / weight differ by no more than one turn of each.
+2. Of two that are here all the time, cost / weight differ by no more than one turn of each.
 """
 
 from collections.abc import Iterable
@@ -45,9 +46,9 @@ class Turns:
         del self._far[name]
         return name
 
-    def again(self, name: str, weight: int) -> None:
+    def again(self, name: str, weight: int, cost: int) -> None:
         """The one whose turn it was has used it."""
-        self._put(name, self._now + STRIDE // max(1, weight))
+        self._put(name, self._now + STRIDE * cost // max(1, weight))
 
     def _put(self, name: str, far: int) -> None:
         self._count += 1

@@ -3,12 +3,14 @@
 import asyncio
 import inspect
 import json
+import ssl
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from timerd_client import (
@@ -20,6 +22,7 @@ from timerd_client import (
     Timerd,
     TimerDead,
     Unauthorized,
+    Unavailable,
     UnknownType,
     ValidationFailed,
 )
@@ -277,3 +280,50 @@ async def test_types(server: tuple[FakeTimerd, str]) -> None:
 def test_what_is_no_address(url: str) -> None:
     with pytest.raises(ValueError, match="address"):
         Timerd(url)
+
+
+class Fails:
+    """A transport that fails so, and counts how often it was asked."""
+
+    def __init__(self, error: ssl.SSLError) -> None:
+        self.error, self.asked = error, 0
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        self.asked += 1
+        raise httpx.ConnectError(str(self.error)) from self.error
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        return self.handle_request(request)
+
+    def close(self) -> None:
+        pass
+
+    async def aclose(self) -> None:
+        pass
+
+
+def _wrong_certificate() -> ssl.SSLError:
+    error = ssl.SSLCertVerificationError(1, "certificate verify failed")
+    error.verify_code = 20
+    return error
+
+
+def _no_tls() -> ssl.SSLError:
+    error = ssl.SSLError(1, "wrong version number")
+    error.reason = "WRONG_VERSION_NUMBER"
+    return error
+
+
+@pytest.mark.parametrize(("made", "hint"), [(_wrong_certificate, "ca_file="), (_no_tls, "http:// and not https://")])
+async def test_what_no_other_attempt_would_mend_fails_at_once(made: Any, hint: str) -> None:
+    transport: Any = Fails(made())
+    with Timerd("https://h", timeout=60, transport=transport) as client:
+        for call in (lambda: client.get("x"), lambda: client.arm("x", "poll", fire_at=AT)):
+            with pytest.raises(Unavailable, match=hint):
+                call()
+    assert transport.asked == 2
+    async with AsyncTimerd("https://h", timeout=60, transport=transport) as client:
+        arms = [client.arm(f"{n}", "poll", fire_at=AT) for n in range(3)]
+        failed = await asyncio.gather(client.get("x"), *arms, return_exceptions=True)
+    assert {type(error) for error in failed} == {Unavailable}
+    assert transport.asked <= 6, "each call once"

@@ -293,7 +293,7 @@ def test_the_clock_ends_where_generations_do(virtual_timerd: VirtualTimerd) -> N
 def test_the_example_in_the_documentation(tmp_path: Path) -> None:
     page = (Path(__file__).parents[3] / "docs" / "testing.md").read_text()
     files = re.findall(r"```python\n# (\w+\.py)[^\n]*\n(.*?)```", page, re.DOTALL)
-    assert [name for name, _ in files] == ["conftest.py", "reminders.py", "test_reminders.py"]
+    assert [name for name, _ in files] == ["conftest.py", "reminders.py", "test_reminders.py", "test_webhook.py"]
     for name, text in files:
         (tmp_path / name).write_text(text)
     command = [
@@ -309,4 +309,4 @@ def test_the_example_in_the_documentation(tmp_path: Path) -> None:
     ]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert "1 passed" in ended.stdout
+    assert "2 passed" in ended.stdout

@@ -374,5 +374,5 @@ class AsyncTimerd:
             finally:
                 await response.aclose()
         except (httpx.TransportError, httpx.StreamError) as error:
-            return _http.failed(error, time.monotonic())
+            return self._wire.failed(error, time.monotonic())
         return _http.replied(response, chunks, time.monotonic())

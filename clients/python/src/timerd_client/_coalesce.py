@@ -153,7 +153,8 @@ class Coalescer:
     def done(self, turn: Turn, outcomes: Sequence[Any], settled_at: float, deadline: float, now: float) -> list[Job]:
         """A request has ended, with one outcome a job. Returns the jobs that are settled by it.
 
-        A job that has more time than the request had is sent again when the request failed for want of time.
+        A job that has more time than the request had is sent again when the request failed for want of time (and not
+        for good).
         """
         assert len(outcomes) == len(turn.jobs)
         self._open -= 1
@@ -167,7 +168,8 @@ class Coalescer:
                 self._hold(job.keys, settled_at)  # (3), also when the caller has gone away
             if job.settled:
                 continue
-            if isinstance(outcome, (OutcomeUnknown, Unavailable)) and job.deadline > deadline:
+            wants = isinstance(outcome, OutcomeUnknown) or (isinstance(outcome, Unavailable) and not outcome.final)
+            if wants and job.deadline > deadline:
                 job.unsure = job.unsure or isinstance(outcome, OutcomeUnknown)
                 again.append(job)
             else:

@@ -28,7 +28,10 @@ class TimerdError(Exception):
 
 
 class Unavailable(TimerdError):
-    """The server could not be reached in time. The call changed nothing."""
+    """The server could not be reached in time, or can't be at all. The call changed nothing."""
+
+    final: bool = False
+    """Another attempt would have met the same: a certificate that is not trusted, or no TLS at all."""
 
 
 class OutcomeUnknown(TimerdError):

@@ -60,6 +60,8 @@ class Failed(msgspec.Struct, frozen=True):
     sent: bool
     reason: str
     at: float
+    final: bool = False
+    """Another attempt would meet the same."""
 
 
 class Woke(msgspec.Struct, frozen=True):
@@ -106,13 +108,13 @@ class Exchange:
             if request.write and not self._server_time.known:
                 event = yield from self._attempt(HEALTHZ)
                 if isinstance(event, Failed):
-                    yield from self.pause(Unavailable(event.reason))
+                    yield from self.pause(_unavailable(event))
                     continue
                 if not self._server_time.known:
                     raise UnexpectedAnswer(f"no Timerd-Now in the answer (status {event.status}): not a timerd server?")
             event = yield from self._attempt(request)
             if isinstance(event, Failed):
-                yield from self.pause(Unavailable(event.reason))
+                yield from self.pause(_unavailable(event))
                 continue
             if event.status < 500 and event.status not in (409, 429):
                 return event
@@ -131,12 +133,12 @@ class Exchange:
             yield from self.pause(error, retry_after(event))
 
     def pause(self, why: TimerdError, at_least: float | None = None) -> Conversation[None]:
-        """Back off before a repeat; raises when the time that is left is too short for it."""
+        """Back off before a repeat; raises when the time that is left is too short for it, or if none would help."""
         # The exponent is capped before the power is taken: a long outage must not end in an overflow.
         backoff = min(BACKOFF_MAX, BACKOFF_MIN * 2.0 ** min(self._tries, 10)) * random.uniform(0.5, 1.0)  # noqa: S311
         self._tries += 1
         wait = max(backoff, at_least or 0.0)
-        if self.now + wait >= self.deadline:
+        if self.now + wait >= self.deadline or (isinstance(why, Unavailable) and why.final):
             if self.lost:
                 raise OutcomeUnknown(f"no answer in time: {why}") from why
             raise why
@@ -161,3 +163,9 @@ class Exchange:
         elif not event.sent:
             self.settled_at, self.lost = before  # (3)
         return event
+
+
+def _unavailable(event: Failed) -> Unavailable:
+    error = Unavailable(event.reason)
+    error.final = event.final
+    return error

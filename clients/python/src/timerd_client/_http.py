@@ -39,6 +39,7 @@ class Wire:
         if base.scheme not in ("http", "https") or not base.host or base.query or base.fragment:
             raise ValueError(f"not the address of a server: {url!r}")
         self._base = str(base).rstrip("/")
+        self._plain = base.scheme == "http"
         host = base.netloc
         self._headers: list[tuple[bytes, bytes]] = [
             (b"host", host),
@@ -73,18 +74,31 @@ class Wire:
             extensions={"timeout": timeouts},
         )
 
+    def failed(self, error: httpx.TransportError | httpx.StreamError, at: float) -> Failed:
+        tls = _tls_error(error)
+        hint = None if tls is None else _hint(tls)
+        if hint is None and self._plain and isinstance(error, httpx.RemoteProtocolError):
+            # What a server that speaks TLS does when it is not spoken to so; and what one that is stopping does.
+            return Failed(True, f"{type(error).__name__}: {error}; https:// and not http://?", at)
+        text = f"{type(error).__name__}: {error}{hint or ''}"
+        return Failed(not isinstance(error, NOT_SENT), text, at, hint is not None)
 
-def failed(error: httpx.TransportError | httpx.StreamError, at: float) -> Failed:
-    return Failed(not isinstance(error, NOT_SENT), f"{type(error).__name__}: {error}{_hint(error)}", at)
 
-
-def _hint(error: BaseException | None) -> str:
-    """What to do about a certificate of an authority that is not known."""
-    while error is not None and not isinstance(error, ssl.SSLCertVerificationError):
+def _tls_error(error: BaseException | None) -> ssl.SSLError | None:
+    while error is not None and not isinstance(error, ssl.SSLError):
         error = error.__cause__ or error.__context__
-    if error is None or error.verify_code not in UNKNOWN_ISSUER:
-        return ""
-    return "; ca_file= names a PEM file of who may have signed it"
+    return error
+
+
+def _hint(error: ssl.SSLError) -> str | None:
+    """What to do about an error of TLS that every attempt would meet; None: it may pass."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return "; ca_file= names a PEM file of who may have signed it" if error.verify_code in UNKNOWN_ISSUER else ""
+    return (
+        "; no TLS is spoken there: http:// and not https://?"
+        if getattr(error, "reason", "") == "WRONG_VERSION_NUMBER"
+        else None
+    )
 
 
 def too_late(at: float) -> Failed:

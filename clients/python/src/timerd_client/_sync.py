@@ -358,5 +358,5 @@ class Timerd:
             finally:
                 response.close()
         except (httpx.TransportError, httpx.StreamError) as error:
-            return _http.failed(error, time.monotonic())
+            return self._wire.failed(error, time.monotonic())
         return _http.replied(response, chunks, time.monotonic())

@@ -160,7 +160,8 @@ class TypeStats(msgspec.Struct, frozen=True):
     """One type's counts since the data directory began.
 
     What is about deliveries is since the process began: `batches`, `mean_batch_size`, `unnamed`, `coalesced` and
-    `breaker`; `lag` is of the last minute. `live`, `in_flight`, `retrying` and `dead_letters` are as it stands.
+    `breaker`; `lag` is of the last minute. `live`, `in_flight`, `retrying`, `dead_letters` and `missed` are as it
+    stands.
     """
 
     armed: int = 0
@@ -177,6 +178,8 @@ class TypeStats(msgspec.Struct, frozen=True):
     in_flight: int = 0
     retrying: int = 0
     dead_letters: int = 0
+    missed: int = 0
+    """Timers that are overdue beyond the type's grace and wait to catch up, or to be dropped; at most so many."""
     batches: int = 0
     mean_batch_size: float | None = None
     unnamed: int = 0
@@ -188,8 +191,8 @@ class TypeStats(msgspec.Struct, frozen=True):
     lag: dict[str, float | None] = {}
     """`p50_ms`, `p99_ms`, `max_ms`; None when nothing was delivered."""
     target: dict[str, Any] | None = None
-    """How the processor is: `breaker` (closed, open, probing), `window` of `bound`, `held_until`, `next_probe_at`,
-    `reason`. None for callbacks."""
+    """How the processor is: `since` when in trouble, `breaker` (closed, open, probing), `window` of `bound`,
+    `held_until`, `next_probe_at`, `reason`. None for callbacks."""
     hosts: dict[str, Any] | None = None
     """How hosts of callbacks are: `known`, `open`, `slowed`, `held`, and `troubled` by name. None for processors."""
 
