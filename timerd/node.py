@@ -19,6 +19,7 @@ from timerd import __version__
 from timerd.catalogue import Types
 from timerd.clock import refused_if_late
 from timerd.dispatch import Dispatch
+from timerd.engine.errors import LogFailed
 from timerd.engine.message import (
     TIMER_DEAD,
     ArmDone,
@@ -46,7 +47,7 @@ from timerd.engine.ring import RingTable, slot_of
 from timerd.engine.settings import Settings
 from timerd.engine.shard import Shard
 from timerd.engine.timer import INLINE_PAYLOAD_BYTES, Timer, TimerType
-from timerd.gathering import Gathering, merge_arm, split_arm
+from timerd.gathering import ArmPart, Gathering, merge_arm, split_arm
 from timerd.inbox import MEMORY_MAX
 from timerd.keys import Keys
 from timerd.pages import BEGINNING, page_token_of, read_page, read_token
@@ -99,6 +100,7 @@ class Node:
         )
         self._runner.on_effects = self._dispatch.on_effects
         self._runner.on_durable = self._upkeep.after_turn
+        self._runner.on_fenced = lambda shard: self._fail(LogFailed(f"another process has taken shard {shard}"))
         self._tasks: set[asyncio.Task[Any]] = set()
         self._asking_bytes = 0  # of requests that wait for room in the log
 
@@ -175,8 +177,8 @@ class Node:
         known = self._types.known  # what they were checked against: nothing has been awaited since
         parts = split_arm(self._table, timers, conditions)
         size = sum(part.bytes for part in parts)
-        large = _large_payloads(timers) if size > INLINE_PAYLOAD_BYTES else []
-        body_bytes = sum(len(payload) for _, payload in large)
+        large = _large_payloads(parts) if size > INLINE_PAYLOAD_BYTES else []
+        body_bytes = sum(len(payload) for _, bodies in large for _, payload in bodies)
         sizes = [(part.shard, part.bytes, len(part.timers)) for part in parts]
         if refused := await self._full(expires_at, sizes, body_bytes) or self._types.refuse(timers, known):
             return refused
@@ -398,13 +400,15 @@ class Node:
     def _overloaded(self) -> Refused:
         return Refused("overloaded", "more is being asked than can be stored in two seconds", retry_after_s=1)
 
-    def _place_bodies(self, large: Sequence[tuple[Timer, bytes]]) -> Callable[[], None]:
+    def _place_bodies(self, large: Sequence[tuple[int, list[tuple[Timer, bytes]]]]) -> Callable[[], None]:
         """Put large payloads apart. Their segments must stay until what is returned is called: the arm is stepped."""
-        places = self._log.place_bodies([(timer.id, payload) for timer, payload in large])
-        for (timer, _), place in zip(large, places, strict=True):
-            timer.payload = place
-        segments = Counter(place.segment for place in places)
-        self._upkeep.placed(segments, sum(place.length for place in places))
+        segments: Counter[int] = Counter()
+        for shard, bodies in large:
+            places = self._log.place_bodies(shard, [(timer.id, payload) for timer, payload in bodies])
+            for (timer, _), place in zip(bodies, places, strict=True):
+                timer.payload = place
+                segments[place.segment] += 1
+        self._upkeep.placed(segments, sum(len(payload) for _, bodies in large for _, payload in bodies))
         return partial(self._upkeep.placing.subtract, segments)
 
     async def _with_bodies(self, views: Sequence[TimerView], *, as_they_were: bool = False) -> list[TimerView]:
@@ -446,9 +450,12 @@ class Node:
         )
 
 
-def _large_payloads(timers: Sequence[Timer]) -> list[tuple[Timer, bytes]]:
-    return [
-        (timer, timer.payload)
-        for timer in timers
-        if isinstance(timer.payload, bytes) and len(timer.payload) > INLINE_PAYLOAD_BYTES
-    ]
+def _large_payloads(parts: Sequence[ArmPart]) -> list[tuple[int, list[tuple[Timer, bytes]]]]:
+    """By shard."""
+    found = []
+    for part in parts:
+        payloads = [(timer, timer.payload) for timer in part.timers]
+        large = [(t, p) for t, p in payloads if isinstance(p, bytes) and len(p) > INLINE_PAYLOAD_BYTES]
+        if large:
+            found.append((part.shard, large))
+    return found
