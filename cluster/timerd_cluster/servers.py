@@ -1,0 +1,197 @@
+"""The servers and their streams: whether they are what the log relies on, and what an acknowledgement means on them.
+
+Checked at each start, before anything is read. What differs is named and refused, never changed: an operator has a
+reason, or a stream of that name is somebody else's.
+"""
+
+import asyncio
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+from timerd.engine.errors import ClusterRefused, CorruptLog
+from timerd_cluster import message
+from timerd_cluster.connection import ApiError, Connection, NoAnswer, Nobody
+from timerd_cluster.names import Names
+
+# 2.12 checks an expected sequence against what is under way as well, on the leader alone, so that replicas can't differ
+# on it (nats-server pull request 7119); 2.12.3 loses less when servers leave a cluster (issue 7545). Reading in batches
+# is in 2.11.
+VERSION_MIN: Final = (2, 12, 3)
+FORMAT: Final = "timerd-format"
+NO_STREAM: Final = 10059
+NOT_FOR_ACCOUNT: Final = 10039
+VARZ: Final = "$SYS.REQ.SERVER.PING.VARZ"
+VARZ_S: Final = 1.0
+TRIES: Final = 6  # a cluster that has just started has no leaders yet
+AT_ONCE: Final = 8
+NANOSECONDS: Final = 1_000_000_000
+
+Answer = TypeVar("Answer")
+
+# What must not be otherwise, and why a stream that is otherwise loses or refuses turns.
+SETTINGS: Final[Mapping[str, Any]] = {
+    "storage": "file",
+    "retention": "limits",
+    "discard": "new",
+    "max_msgs": -1,
+    "max_bytes": -1,
+    "max_age": 0,
+    "max_msgs_per_subject": -1,
+    "max_msg_size": -1,
+    "no_ack": False,
+    "sealed": False,
+    "deny_delete": True,
+    "deny_purge": False,
+    "allow_rollup_hdrs": False,
+    "allow_direct": True,
+    "allow_msg_ttl": False,
+    "persist_mode": "default",
+    "mirror": None,
+    "sources": None,
+    "subject_transform": None,
+}
+UNSET: Final[Mapping[str, Any]] = {"no_ack": False, "persist_mode": "default", "max_msg_size": -1}
+
+
+class Servers:
+    """What is known of them. Made by `check`; `streams` completes it."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.replicas = 1
+        """The fewest that any of our streams has."""
+        self.sync = "unknown"
+        """`always`, the longest interval as `120s`, or `unknown`: they have not said."""
+        self._connection = connection
+
+    @property
+    def durability(self) -> str:
+        """What an acknowledgement means. What is not known is not claimed."""
+        if self.replicas == 1:
+            return "fsync" if self.sync == "always" else "none"
+        return "quorum" if self.sync == "always" else "quorum-interval"
+
+    @classmethod
+    async def check(cls, connection: Connection) -> "Servers":
+        """Raises ClusterRefused for servers that can't hold a log."""
+        if version_of(connection.version) < VERSION_MIN:
+            wanted = ".".join(map(str, VERSION_MIN))
+            raise ClusterRefused(f"the NATS server is version {connection.version}; timerd needs {wanted} or later")
+        for left in reversed(range(TRIES)):
+            try:
+                await connection.api("INFO")
+                return cls(connection)
+            except Nobody:
+                raise ClusterRefused(
+                    "the NATS server has no JetStream: put `jetstream { store_dir: ... }` into its configuration"
+                ) from None
+            except ApiError as error:
+                if error.code == NOT_FOR_ACCOUNT:
+                    raise ClusterRefused(
+                        "JetStream is not enabled for this account: put `jetstream: enabled` into the account"
+                    ) from None
+                if not left:
+                    raise ClusterRefused(f"JetStream answers that it can't: {error}") from None
+            except NoAnswer as error:
+                if not left:
+                    raise ClusterRefused(f"JetStream does not answer: {error}; has its cluster a leader?") from None
+            await asyncio.sleep(1)
+        raise AssertionError("the last try returns or raises")
+
+    async def streams(self, names: Names, shards: Sequence[int], replicas: int) -> None:
+        """Make these shards' streams, or find that they are as they should be. Raises ClusterRefused, CorruptLog."""
+        wanted = {names.log(shard): names.log_subject(shard) for shard in shards}
+        wanted.update({names.bodies(shard): names.body_subject(shard, "*", "*") for shard in shards})
+        found = dict(zip(wanted, await several([self._info(name) for name in wanted]), strict=True))
+        written = [name for name, info in found.items() if info is not None and info["state"]["last_seq"]]
+        for shard in shards:
+            name = names.log(shard)
+            if found[name] is None and written:
+                raise CorruptLog(
+                    f"stream {name}", 0, f"it is missing, while {written[0]} holds data: its timers are gone from here"
+                )
+        missing = [name for name, info in found.items() if info is None]
+        made = await several([self._make(name, wanted[name], replicas) for name in missing])
+        found.update(zip(missing, made, strict=True))
+        peers: set[str] = set()
+        fewest = []
+        for name, subject in wanted.items():
+            info = found[name]
+            assert info is not None
+            if differences := list(differing(info["config"], subject, replicas)):
+                raise ClusterRefused(f"stream {name} is not as timerd made it: {'; '.join(differences)}")
+            fewest.append(int(info["config"]["num_replicas"]))
+            peers |= _peers(info)
+        self.replicas = min(fewest)
+        self.sync = await self._sync(peers)
+
+    async def _info(self, name: str) -> Mapping[str, Any] | None:
+        try:
+            return await self._connection.api(f"STREAM.INFO.{name}")
+        except ApiError as error:
+            if error.code == NO_STREAM:
+                return None
+            raise ClusterRefused(f"stream {name}: {error}") from None
+
+    async def _make(self, name: str, subject: str, replicas: int) -> Mapping[str, Any]:
+        config: dict[str, Any] = {key: value for key, value in SETTINGS.items() if value is not None}
+        config.update(name=name, subjects=[subject], num_replicas=replicas, metadata={FORMAT: str(message.VERSION)})
+        try:
+            await self._connection.api(f"STREAM.CREATE.{name}", config)
+        except ApiError as error:
+            raise ClusterRefused(f"stream {name} can't be made with {replicas} replicas: {error}") from None
+        info = await self._info(name)
+        assert info is not None
+        return info
+
+    async def _sync(self, peers: set[str]) -> str:
+        """What these servers say of their syncing. They say it only where the account may ask (docs/cluster.md)."""
+        said: dict[str, Mapping[str, Any]] = {}
+
+        def enough(answers: Sequence[Mapping[str, Any]]) -> bool:
+            for answer in answers:
+                config = (answer.get("data") or {}).get("jetstream", {}).get("config")
+                if config:
+                    said[answer["server"]["name"]] = config
+            return bool(peers) and peers <= said.keys()
+
+        await self._connection.gather(VARZ, VARZ_S, enough)
+        if not peers or not peers <= said.keys():
+            return "unknown"
+        if all(said[peer].get("sync_always") for peer in peers):
+            return "always"
+        longest = max(said[peer].get("sync_interval", 0) for peer in peers if not said[peer].get("sync_always"))
+        return f"{longest / NANOSECONDS:g}s"
+
+
+def version_of(text: str) -> tuple[int, ...]:
+    """2.12.3-RC.1 -> (2, 12, 3)."""
+    return tuple(int(part) for part in text.split("-")[0].split(".") if part.isdigit())
+
+
+def differing(config: Mapping[str, Any], subject: str, replicas: int) -> Iterable[str]:
+    """What of a stream's settings is not as it should be, in words."""
+    version = (config.get("metadata") or {}).get(FORMAT)
+    if version != str(message.VERSION):
+        yield f"its {FORMAT} is {version or 'missing'}, this build reads {message.VERSION}"
+    if config.get("subjects") != [subject]:
+        yield f"its subjects are {config.get('subjects')}, not {[subject]}"
+    if config.get("num_replicas") != replicas:
+        yield f"it has {config.get('num_replicas')} replicas, not {replicas}"
+    for key, value in SETTINGS.items():
+        found = config.get(key, UNSET.get(key))
+        if found != value and not (value is None and not found):
+            yield f"{key} is {found}, not {value}"
+
+
+async def several(jobs: Sequence[Coroutine[Any, Any, Answer]]) -> list[Answer]:
+    """The answers of all, a few at once."""
+    found: list[Answer] = []
+    for at in range(0, len(jobs), AT_ONCE):
+        found += await asyncio.gather(*jobs[at : at + AT_ONCE])
+    return found
+
+
+def _peers(info: Mapping[str, Any]) -> set[str]:
+    """The names of the servers that hold a stream."""
+    cluster = info.get("cluster") or {}
+    return {cluster.get("leader", "")} - {""} | {replica["name"] for replica in cluster.get("replicas") or ()}

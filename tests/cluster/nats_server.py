@@ -1,0 +1,106 @@
+"""Real NATS servers for tests: one or three, on free ports of this machine, synced at each write, ended by pid."""
+
+import asyncio
+import shutil
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+BINARY = shutil.which("nats-server", path=str(Path(sys.executable).parent)) or shutil.which("nats-server")
+READY_S = 20
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports: list[int] = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+ACCOUNTS = """
+accounts {
+  SYS: { users: [{user: sys, password: s}],
+         exports: [{service: "$SYS.REQ.SERVER.PING.VARZ", response_type: stream, accounts: [TIMERD]}] }
+  TIMERD: { jetstream: enabled, users: [{user: timerd, password: t}],
+            imports: [{service: {account: SYS, subject: "$SYS.REQ.SERVER.PING.VARZ"}}] }
+  BARE: { users: [{user: bare, password: b}] }
+}
+system_account: SYS
+"""
+
+
+class NatsServer:
+    """One server process. Its data outlive it."""
+
+    def __init__(self, home: Path, port: int, extra: str = "", *, sync: str = "always", jetstream: bool = True) -> None:
+        self.port = port
+        self.pid = 0
+        self._home = home
+        self._process: asyncio.subprocess.Process | None = None
+        home.mkdir(parents=True, exist_ok=True)
+        store = f'jetstream {{ store_dir: "{home}/store", sync_interval: {sync}, max_file_store: 4G }}'
+        text = f"listen: 127.0.0.1:{port}\nserver_name: {home.name}\n{store if jetstream else ''}\n{extra}\n{ACCOUNTS}"
+        (home / "server.conf").write_text(text if jetstream else text.replace("jetstream: enabled,", ""))
+
+    @property
+    def url(self) -> str:
+        return f"nats://timerd:t@127.0.0.1:{self.port}"
+
+    async def start(self) -> None:
+        assert BINARY is not None
+        with (self._home / "server.log").open("a") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                BINARY, "-c", str(self._home / "server.conf"), stdout=log, stderr=log
+            )
+        self.pid = self._process.pid
+        async with asyncio.timeout(READY_S):
+            while True:
+                assert self._process.returncode is None, (self._home / "server.log").read_text()
+                try:
+                    _, writer = await asyncio.open_connection("127.0.0.1", self.port)
+                except OSError:
+                    await asyncio.sleep(0.01)
+                else:
+                    writer.close()
+                    return
+
+    async def kill(self) -> None:
+        await self._end(signal.SIGKILL)
+
+    async def stop(self) -> None:
+        await self._end(signal.SIGTERM)
+
+    def pause(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+    async def _end(self, number: int) -> None:
+        if self._process is not None and self._process.returncode is None:
+            self._process.send_signal(number)
+            await self._process.wait()
+
+
+def cluster_of(home: Path, count: int, sync: str = "always") -> list[NatsServer]:
+    """Servers that will find each other once they are started."""
+    ports = free_ports(2 * count)
+    routes = ", ".join(f'"nats://127.0.0.1:{port}"' for port in ports[count:])
+    servers = []
+    for index in range(count):
+        extra = f"cluster {{ name: c, listen: 127.0.0.1:{ports[count + index]}, routes: [{routes}] }}"
+        servers.append(NatsServer(home / f"n{index}", ports[index], extra, sync=sync))
+    return servers
+
+
+async def start_all(servers: Sequence[NatsServer]) -> None:
+    await asyncio.gather(*(server.start() for server in servers))
+
+
+async def stop_all(servers: Sequence[NatsServer]) -> None:
+    await asyncio.gather(*(server.kill() for server in servers))

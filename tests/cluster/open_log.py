@@ -1,0 +1,46 @@
+"""Logs on a server, opened in few words; everything that was opened is closed in the end."""
+
+import itertools
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+
+from tests.cluster.nats_server import NatsServer
+from timerd.ports import Frame
+from timerd_cluster.connection import Connection
+from timerd_cluster.names import Names
+from timerd_cluster.stream_log import StreamLog
+
+_prefixes = itertools.count(1)
+_writers = itertools.count(1)
+
+
+class Opener:
+    """Opens logs of one timerd on one server, or on several by their urls."""
+
+    def __init__(self, *urls: str) -> None:
+        self.names = Names(f"t{next(_prefixes)}")
+        self._urls = urls
+        self._stack = AsyncExitStack()
+
+    async def connect(self) -> Connection:
+        connection = await Connection.connect(self._urls, "test")
+        self._stack.push_async_callback(connection.close)
+        return connection
+
+    async def open(
+        self, shards: Sequence[int] = (0,), replicas: int = 1, segment_bytes: int = 16_384, writer: str | None = None
+    ) -> StreamLog:
+        return await StreamLog.open(
+            await self.connect(), self.names, shards, writer or f"w{next(_writers)}", replicas, segment_bytes
+        )
+
+    async def replayed(self, shards: Sequence[int] = (0,), replicas: int = 1) -> tuple[StreamLog, list[Frame]]:
+        log = await self.open(shards, replicas)
+        return log, [frame async for frame in log.replay()]
+
+    async def close(self) -> None:
+        await self._stack.aclose()
+
+
+def opener_of(server: NatsServer) -> Opener:
+    return Opener(server.url)
