@@ -12,13 +12,12 @@ import json
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-import nats
 import nats.errors
 import structlog
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-CONNECT_S: Final = 5.0  # for the first connection, and for each server tried later
+CONNECT_S: Final = 5  # for the first connection, and for each server tried later
 RECONNECT_S: Final = 0.25  # between two tries at one server
 PING_S: Final = 5  # a peer that is gone without a word is noticed within three of these
 ANSWER_S: Final = 5.0  # a leader's election takes about as long
@@ -61,33 +60,22 @@ class Stored(NamedTuple):
 class Connection:
     """Made by `connect`."""
 
-    def __init__(self, client: Client) -> None:
-        self._client = client
+    def __init__(self, servers: Sequence[str], name: str, answer_s: float) -> None:
+        self.answer_s = answer_s
+        """How long an answer is waited for."""
+        self._servers = list(servers)
+        self._name = name
+        self._client = Client()
+        self._closed = False
+        self._complaint = ""
+        self._dialling: asyncio.Task[None] | None = None
 
     @classmethod
-    async def connect(cls, servers: Sequence[str], name: str) -> "Connection":
+    async def connect(cls, servers: Sequence[str], name: str, answer_s: float = ANSWER_S) -> "Connection":
         """Raises Unreachable."""
-
-        async def complain(error: Exception) -> None:
-            log.warning("nats", error=str(error) or type(error).__name__)
-
-        try:
-            async with asyncio.timeout(CONNECT_S):
-                client = await nats.connect(
-                    list(servers),
-                    name=name,
-                    error_cb=complain,
-                    connect_timeout=CONNECT_S,
-                    reconnect_time_wait=RECONNECT_S,
-                    allow_reconnect=False,
-                    ping_interval=PING_S,
-                    max_outstanding_pings=2,
-                )
-        except (nats.errors.Error, OSError, TimeoutError) as error:
-            raise Unreachable(f"no NATS server answers at {', '.join(servers)}: {error or 'timeout'}") from None
-        client.options["allow_reconnect"] = True  # from here on, for as long as it takes
-        client.options["max_reconnect_attempts"] = -1
-        return cls(client)
+        connection = cls(servers, name, answer_s)
+        connection._client = await connection._dial()
+        return connection
 
     @property
     def version(self) -> str:
@@ -99,15 +87,13 @@ class Connection:
         """What a message may hold, headers and data."""
         return self._client.max_payload
 
-    async def publish(self, subject: str, data: bytes, headers: dict[str, str], timeout_s: float = ANSWER_S) -> int:
+    async def publish(self, subject: str, data: bytes, headers: dict[str, str]) -> int:
         """Put a message into the stream of its subject; its sequence. Raises ApiError, NoAnswer."""
-        return int(_checked(await self._request(subject, data, timeout_s, headers))["seq"])
+        return int(_checked(await self._request(subject, data, headers))["seq"])
 
-    async def api(
-        self, verb: str, body: Mapping[str, Any] | None = None, timeout_s: float = ANSWER_S
-    ) -> Mapping[str, Any]:
+    async def api(self, verb: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
         """Ask JetStream. Raises ApiError, NoAnswer."""
-        return _checked(await self._request(f"$JS.API.{verb}", _json(body), timeout_s))
+        return _checked(await self._request(f"$JS.API.{verb}", _json(body)))
 
     async def message(self, stream: str, what: Mapping[str, Any]) -> Stored | None:
         """One message, from the stream's leader: {"seq": n} or {"last_by_subj": subject}. Raises ApiError, NoAnswer."""
@@ -122,7 +108,7 @@ class Connection:
 
     async def near_message(self, stream: str, what: Mapping[str, Any]) -> Stored | None:
         """The same from any replica, sooner and without base64; None may only mean that it is behind."""
-        reply = await self._request(f"$JS.API.DIRECT.GET.{stream}", _json(what), ANSWER_S)
+        reply = await self._request(f"$JS.API.DIRECT.GET.{stream}", _json(what))
         headers = reply.headers or {}
         if STATUS in headers:
             return None
@@ -139,7 +125,7 @@ class Connection:
         try:
             await self._client.publish(f"$JS.API.DIRECT.GET.{stream}", _json(wanted), reply=inbox)
             while True:
-                reply = await replies.next_msg(timeout=ANSWER_S)
+                reply = await replies.next_msg(timeout=self.answer_s)
                 headers = reply.headers or {}
                 if STATUS in headers:
                     if headers[STATUS] == "503":
@@ -174,11 +160,75 @@ class Connection:
 
     async def close(self) -> None:
         """Let go of the connection."""
+        self._closed = True
+        if self._dialling is not None:
+            self._dialling.cancel()
         await self._client.close()
 
-    async def _request(self, subject: str, data: bytes, timeout_s: float, headers: dict[str, str] | None = None) -> Msg:
+    async def _dial(self) -> Client:
+        """A client that is connected, and from then on comes back by itself. Raises Unreachable."""
+        client = Client()
+
+        async def lost() -> None:
+            if not self._closed:
+                log.warning("nats_disconnected")
+            for answer in list(client._resp_map.values()):  # nobody will give these answers any more
+                if not answer.done():
+                    answer.set_exception(nats.errors.ConnectionClosedError())
+
+        async def back() -> None:
+            self._complaint = ""
+            log.info("nats_reconnected", server=client.connected_url.netloc if client.connected_url else "")
+
+        async def ended() -> None:
+            if not self._closed and self._client is client:  # the library has given up; we don't
+                self._dialling = asyncio.get_running_loop().create_task(self._dial_again())
+
         try:
-            return await self._client.request(subject, data, timeout_s, headers=headers)
+            async with asyncio.timeout(CONNECT_S):
+                await client.connect(
+                    self._servers,
+                    name=self._name,
+                    error_cb=self._complain,
+                    disconnected_cb=lost,
+                    reconnected_cb=back,
+                    closed_cb=ended,
+                    connect_timeout=CONNECT_S,
+                    allow_reconnect=False,
+                    ping_interval=PING_S,
+                    max_outstanding_pings=2,
+                )
+        except (nats.errors.Error, OSError, TimeoutError) as error:
+            raise Unreachable(f"no NATS server at {self._shown()}: {error or 'no answer'}") from None
+        client.options["allow_reconnect"] = True
+        client.options["max_reconnect_attempts"] = -1
+        client.options["reconnect_time_wait"] = RECONNECT_S
+        return client
+
+    async def _dial_again(self) -> None:
+        while True:
+            try:
+                self._client = await self._dial()
+            except Unreachable as error:
+                log.warning("nats_unreachable", reason=str(error))
+                await asyncio.sleep(1)
+            else:
+                return
+
+    async def _complain(self, error: Exception) -> None:
+        """Each complaint once in a row: while a server is away there are four a second."""
+        text = str(error) or type(error).__name__
+        if text != self._complaint:
+            self._complaint = text
+            log.warning("nats", error=text)
+
+    def _shown(self) -> str:
+        """The servers, without the passwords that may be in their urls."""
+        return ", ".join(server.rpartition("@")[2] for server in self._servers)
+
+    async def _request(self, subject: str, data: bytes, headers: dict[str, str] | None = None) -> Msg:
+        try:
+            return await self._client.request(subject, data, self.answer_s, headers=headers)
         except nats.errors.NoRespondersError:
             raise Nobody(f"nobody listens on {subject}") from None
         except (nats.errors.Error, OSError, TimeoutError) as error:

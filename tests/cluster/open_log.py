@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 
 from tests.cluster.nats_server import NatsServer
 from timerd.ports import Frame
-from timerd_cluster.connection import Connection
+from timerd_cluster.connection import ANSWER_S, Connection
 from timerd_cluster.names import Names
 from timerd_cluster.stream_log import StreamLog
 
@@ -19,11 +19,12 @@ class Opener:
 
     def __init__(self, *urls: str) -> None:
         self.names = Names(f"t{next(_prefixes)}")
+        self.answer_s = ANSWER_S
         self._urls = urls
         self._stack = AsyncExitStack()
 
     async def connect(self) -> Connection:
-        connection = await Connection.connect(self._urls, "test")
+        connection = await Connection.connect(self._urls, "test", self.answer_s)
         self._stack.push_async_callback(connection.close)
         return connection
 

