@@ -47,7 +47,7 @@ from timerd.engine.ring import RingTable, slot_of
 from timerd.engine.settings import Settings
 from timerd.engine.shard import Shard
 from timerd.engine.timer import INLINE_PAYLOAD_BYTES, Timer, TimerType
-from timerd.gathering import ArmPart, Gathering, merge_arm, split_arm
+from timerd.gathering import Gathering, large_payloads, merge_arm, split_arm
 from timerd.inbox import MEMORY_MAX
 from timerd.keys import Keys
 from timerd.pages import BEGINNING, page_token_of, read_page, read_token
@@ -177,7 +177,7 @@ class Node:
         known = self._types.known  # what they were checked against: nothing has been awaited since
         parts = split_arm(self._table, timers, conditions)
         size = sum(part.bytes for part in parts)
-        large = _large_payloads(parts) if size > INLINE_PAYLOAD_BYTES else []
+        large = large_payloads(parts) if size > INLINE_PAYLOAD_BYTES else []
         body_bytes = sum(len(payload) for _, bodies in large for _, payload in bodies)
         sizes = [(part.shard, part.bytes, len(part.timers)) for part in parts]
         if refused := await self._full(expires_at, sizes, body_bytes) or self._types.refuse(timers, known):
@@ -334,6 +334,8 @@ class Node:
         return StatusReport(
             version=__version__,
             durability=self._log.durability,
+            replicas=self._log.replicas,
+            sync=self._log.sync,
             uptime_s=(now.boot_ms - self._started_at.boot_ms) / 1000,
             node=self.settings.node,
             timers={
@@ -448,14 +450,3 @@ class Node:
         return await self._pages(
             page_size, page_token, lambda after, token: List(filter, after, page_size, token), filter != Filter()
         )
-
-
-def _large_payloads(parts: Sequence[ArmPart]) -> list[tuple[int, list[tuple[Timer, bytes]]]]:
-    """By shard."""
-    found = []
-    for part in parts:
-        payloads = [(timer, timer.payload) for timer in part.timers]
-        large = [(t, p) for t, p in payloads if isinstance(p, bytes) and len(p) > INLINE_PAYLOAD_BYTES]
-        if large:
-            found.append((part.shard, large))
-    return found

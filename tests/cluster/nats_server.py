@@ -5,7 +5,7 @@ import shutil
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 BINARY = shutil.which("nats-server", path=str(Path(sys.executable).parent)) or shutil.which("nats-server")
@@ -38,7 +38,9 @@ class NatsServer:
     def __init__(self, home: Path, port: int, extra: str = "", *, sync: str = "always", jetstream: bool = True) -> None:
         self.port = port
         self.pid = 0
-        self._home = home
+        self.route = ""
+        self.environment: Mapping[str, str] | None = None
+        self.home = home
         self._process: asyncio.subprocess.Process | None = None
         home.mkdir(parents=True, exist_ok=True)
         store = f'jetstream {{ store_dir: "{home}/store", sync_interval: {sync}, max_file_store: 4G }}'
@@ -51,14 +53,14 @@ class NatsServer:
 
     async def start(self) -> None:
         assert BINARY is not None
-        with (self._home / "server.log").open("a") as log:
+        with (self.home / "server.log").open("a") as log:
             self._process = await asyncio.create_subprocess_exec(
-                BINARY, "-c", str(self._home / "server.conf"), stdout=log, stderr=log
+                BINARY, "-c", str(self.home / "server.conf"), stdout=log, stderr=log, env=self.environment
             )
         self.pid = self._process.pid
         async with asyncio.timeout(READY_S):
             while True:
-                assert self._process.returncode is None, (self._home / "server.log").read_text()
+                assert self._process.returncode is None, (self.home / "server.log").read_text()
                 try:
                     _, writer = await asyncio.open_connection("127.0.0.1", self.port)
                 except OSError:
@@ -95,6 +97,7 @@ def cluster_of(home: Path, count: int, sync: str = "always") -> list[NatsServer]
     for index in range(count):
         extra = f"cluster {{ name: c, listen: 127.0.0.1:{ports[count + index]}, routes: [{routes}] }}"
         servers.append(NatsServer(home / f"n{index}", ports[index], extra, sync=sync))
+        servers[-1].route = f"127.0.0.1:{ports[count + index]}"
     return servers
 
 

@@ -11,7 +11,7 @@ from tests.cluster.nats_server import NatsServer, free_ports
 from tests.cluster.open_log import Opener, opener_of
 from tests.storage.laid import armed
 from timerd.engine.errors import ClusterRefused, CorruptLog
-from timerd_cluster import servers
+from timerd_cluster import connection, servers
 from timerd_cluster.connection import Connection, Unreachable
 
 
@@ -55,7 +55,8 @@ async def test_what_the_account_may_not_ask_is_not_known_and_not_claimed(tmp_pat
     await server.kill()
 
 
-async def test_no_server(tmp_path: Path) -> None:
+async def test_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "CONNECT_S", 1)
     with pytest.raises(Unreachable, match=r"no NATS server at 127.0.0.1:\d+"):
         await Connection.connect([f"nats://user:hidden@127.0.0.1:{free_ports(1)[0]}"], "test")
 
