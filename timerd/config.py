@@ -33,6 +33,10 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     tls_cert: str | None = None
     tls_key: str | None = None
     segment_bytes: int | None = None
+    cluster: str | None = None
+    """NATS servers, with commas or spaces between; None: a data directory."""
+    cluster_prefix: str = "timerd"
+    cluster_replicas: int = 3
     max_body: int = 16 << 20
     max_payload: int = 64 << 10
     max_horizon: str = "3660d"
@@ -47,7 +51,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Only in the file: types to put at start, by name, as in the contract."""
 
     def __repr__(self) -> str:
-        return masked_repr(self, "api_key", "types")
+        return masked_repr(self, "api_key", "cluster", "types")
 
 
 _NOT_OPTIONS = {"types"}
@@ -93,6 +97,10 @@ def _checked(config: Config) -> Config:
         refuse("grace", "must be 0 to 86400 seconds")
     if config.segment_bytes is not None and not 65_536 <= config.segment_bytes <= 1 << 30:
         refuse("segment_bytes", "must be 64 KiB to 1 GiB")
+    if config.cluster is not None and not config.cluster.replace(",", " ").strip():
+        refuse("cluster", "must name a server, like nats://nats1:4222")
+    if config.cluster_replicas not in (1, 3, 5):
+        refuse("cluster_replicas", "must be 1, 3 or 5")
     if not 1_024 <= config.max_body <= 1 << 30:
         refuse("max_body", "must be 1 KiB to 1 GiB")
     if not 0 <= config.max_payload <= config.max_body:

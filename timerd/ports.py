@@ -76,9 +76,13 @@ class Log(Protocol):
     """On how many machines each frame is kept."""
     sync: str
     """When these have it on disk: `always` (before an append returns), an interval as `120s`, `never`, `unknown`."""
-    fenced: Collection[int]
-    """Shards that another writer has taken, known when an append returns: what it was given for them is not stored, and
-    nothing will be. Their time here is over; the other shards' goes on."""
+
+    @property
+    def fenced(self) -> Collection[int]:
+        """Shards that another writer has taken, known when an append returns: what it was given for them is not stored,
+        and nothing will be. Their time here is over; the other shards' goes on."""
+        ...
+
     begun: bool
     """After replay: the log was there before this process."""
 

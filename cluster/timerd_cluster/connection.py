@@ -18,6 +18,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 CONNECT_S: Final = 5  # for the first connection, and for each server tried later
+FIRST_TRIES: Final = 2  # at each server, a second apart: whoever starts us will start us again
 RECONNECT_S: Final = 0.25  # between two tries at one server
 PING_S: Final = 5  # a peer that is gone without a word is noticed within three of these
 ANSWER_S: Final = 5.0  # a leader's election takes about as long
@@ -178,7 +179,8 @@ class Connection:
 
         async def back() -> None:
             self._complaint = ""
-            log.info("nats_reconnected", server=client.connected_url.netloc if client.connected_url else "")
+            url = client.connected_url
+            log.info("nats_reconnected", server=f"{url.hostname}:{url.port}" if url else "")
 
         async def ended() -> None:
             if not self._closed and self._client is client:  # the library has given up; we don't
@@ -195,6 +197,8 @@ class Connection:
                     closed_cb=ended,
                     connect_timeout=CONNECT_S,
                     allow_reconnect=False,
+                    max_reconnect_attempts=FIRST_TRIES,
+                    reconnect_time_wait=1,
                     ping_interval=PING_S,
                     max_outstanding_pings=2,
                 )

@@ -31,9 +31,13 @@ class Names(NamedTuple):
         """The subject of one extent of a body segment, or of many, with wildcards."""
         return f"{self.prefix}.bodies.{shard}.{segment}.{end}"
 
-    def bucket(self, name: str) -> str:
-        """A key-value bucket."""
-        return f"{self.prefix}-{name}"
+    def bucket_stream(self, name: str) -> str:
+        """The stream of a key-value bucket."""
+        return f"KV_{self.prefix}-{name}"
+
+    def bucket_subject(self, name: str, key: str) -> str:
+        """The subject of a bucket's key."""
+        return f"$KV.{self.prefix}-{name}.{key}"
 
 
 def names(prefix: str) -> Names | None:

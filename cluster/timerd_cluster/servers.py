@@ -50,6 +50,7 @@ SETTINGS: Final[Mapping[str, Any]] = {
     "sources": None,
     "subject_transform": None,
 }
+BUCKET_SETTINGS: Final[Mapping[str, Any]] = dict(SETTINGS) | {"max_msgs_per_subject": 1, "allow_rollup_hdrs": True}
 UNSET: Final[Mapping[str, Any]] = {"no_ack": False, "persist_mode": "default", "max_msg_size": -1}
 
 
@@ -61,6 +62,8 @@ class Servers:
         """The fewest that any of our streams has."""
         self.sync = "unknown"
         """`always`, the longest interval as `120s`, or `unknown`: they have not said."""
+        self.found = False
+        """Any of the logs asked for had been there before."""
         self._connection = connection
 
     @property
@@ -97,32 +100,46 @@ class Servers:
             await asyncio.sleep(1)
         raise AssertionError("the last try returns or raises")
 
-    async def streams(self, names: Names, shards: Sequence[int], replicas: int) -> None:
-        """Make these shards' streams, or find that they are as they should be. Raises ClusterRefused, CorruptLog."""
+    async def streams(self, names: Names, shards: Sequence[int], replicas: int, *, new: bool = True) -> None:
+        """Make these shards' streams, or find that they are as they should be. Raises ClusterRefused, CorruptLog.
+
+        Not `new`: somebody knows these shards, so a log that is missing was lost.
+        """
         wanted = {names.log(shard): names.log_subject(shard) for shard in shards}
         wanted.update({names.bodies(shard): names.body_subject(shard, "*", "*") for shard in shards})
         found = dict(zip(wanted, await several([self._info(name) for name in wanted]), strict=True))
         written = [name for name, info in found.items() if info is not None and info["state"]["last_seq"]]
         for shard in shards:
             name = names.log(shard)
-            if found[name] is None and written:
-                raise CorruptLog(
-                    f"stream {name}", 0, f"it is missing, while {written[0]} holds data: its timers are gone from here"
-                )
+            if found[name] is None and (written or not new):
+                who = f"{written[0]} holds data" if written else "the catalogue knows its shard"
+                raise CorruptLog(f"stream {name}", 0, f"it is missing, while {who}: its timers are gone from here")
+        self.found = any(found[names.log(shard)] is not None for shard in shards)
+        infos = await self._ensured(found, wanted, replicas, SETTINGS)
+        self.replicas = min(int(info["config"]["num_replicas"]) for info in infos)
+        self.sync = await self._sync(set().union(*(_peers(info) for info in infos)))
+
+    async def bucket(self, names: Names, name: str, replicas: int) -> None:
+        """Make a key-value bucket, or find that it is as it should be. Raises ClusterRefused."""
+        wanted = {names.bucket_stream(name): names.bucket_subject(name, ">")}
+        await self._ensured({stream: await self._info(stream) for stream in wanted}, wanted, replicas, BUCKET_SETTINGS)
+
+    async def _ensured(
+        self,
+        found: dict[str, Mapping[str, Any] | None],
+        wanted: Mapping[str, str],
+        replicas: int,
+        settings: Mapping[str, Any],
+    ) -> list[Mapping[str, Any]]:
+        """What the server says of these streams (name -> subject), once they are there and as they should be."""
         missing = [name for name, info in found.items() if info is None]
-        made = await several([self._make(name, wanted[name], replicas) for name in missing])
-        found.update(zip(missing, made, strict=True))
-        peers: set[str] = set()
-        fewest = []
-        for name, subject in wanted.items():
-            info = found[name]
-            assert info is not None
-            if differences := list(differing(info["config"], subject, replicas)):
+        made = await several([self._make(name, wanted[name], replicas, settings) for name in missing])
+        infos = [info for info in (found | dict(zip(missing, made, strict=True))).values() if info is not None]
+        for info in infos:
+            name = info["config"]["name"]
+            if differences := list(differing(info["config"], wanted[name], replicas, settings)):
                 raise ClusterRefused(f"stream {name} is not as timerd made it: {'; '.join(differences)}")
-            fewest.append(int(info["config"]["num_replicas"]))
-            peers |= _peers(info)
-        self.replicas = min(fewest)
-        self.sync = await self._sync(peers)
+        return infos
 
     async def _info(self, name: str) -> Mapping[str, Any] | None:
         try:
@@ -132,8 +149,8 @@ class Servers:
                 return None
             raise ClusterRefused(f"stream {name}: {error}") from None
 
-    async def _make(self, name: str, subject: str, replicas: int) -> Mapping[str, Any]:
-        config: dict[str, Any] = {key: value for key, value in SETTINGS.items() if value is not None}
+    async def _make(self, name: str, subject: str, replicas: int, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+        config: dict[str, Any] = {key: value for key, value in settings.items() if value is not None}
         config.update(name=name, subjects=[subject], num_replicas=replicas, metadata={FORMAT: str(message.VERSION)})
         try:
             await self._connection.api(f"STREAM.CREATE.{name}", config)
@@ -168,7 +185,9 @@ def version_of(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split("-")[0].split(".") if part.isdigit())
 
 
-def differing(config: Mapping[str, Any], subject: str, replicas: int) -> Iterable[str]:
+def differing(
+    config: Mapping[str, Any], subject: str, replicas: int, settings: Mapping[str, Any] = SETTINGS
+) -> Iterable[str]:
     """What of a stream's settings is not as it should be, in words."""
     version = (config.get("metadata") or {}).get(FORMAT)
     if version != str(message.VERSION):
@@ -177,7 +196,7 @@ def differing(config: Mapping[str, Any], subject: str, replicas: int) -> Iterabl
         yield f"its subjects are {config.get('subjects')}, not {[subject]}"
     if config.get("num_replicas") != replicas:
         yield f"it has {config.get('num_replicas')} replicas, not {replicas}"
-    for key, value in SETTINGS.items():
+    for key, value in settings.items():
         found = config.get(key, UNSET.get(key))
         if found != value and not (value is None and not found):
             yield f"{key} is {found}, not {value}"

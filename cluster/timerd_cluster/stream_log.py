@@ -54,7 +54,8 @@ class StreamLog:
         self.durability = servers.durability
         self.replicas = servers.replicas
         self.sync = servers.sync
-        self.begun = False
+        self.begun = servers.found
+        self.names = names
         self._segment_bytes = size
         self._streams = {shard: ShardStream(connection, names, shard, writer) for shard in shards}
         self._bodies = {shard: BodyStream(connection, names, shard, size) for shard in shards}
@@ -73,14 +74,16 @@ class StreamLog:
         writer: str,
         replicas: int,
         segment_bytes: int = SEGMENT_BYTES,
+        *,
+        new: bool = True,
     ) -> "StreamLog":
-        """Check the servers and these shards' streams, which are made if there are none. The connection stays the
-        caller's.
+        """Check the servers and these shards' streams. The connection stays the caller's.
 
-        `writer` is a name that no other process has ever had. Raises ClusterRefused, CorruptLog, NoAnswer.
+        `new`: streams that are missing are made; without it a missing one is a loss. `writer` is a name that no other
+        process has ever had. Raises ClusterRefused, CorruptLog, NoAnswer.
         """
         servers = await Servers.check(connection)
-        await servers.streams(names, shards, replicas)
+        await servers.streams(names, shards, replicas, new=new)
         return cls(connection, names, servers, shards, writer, segment_bytes)
 
     async def replay(self) -> AsyncIterator[Frame]:
@@ -99,7 +102,6 @@ class StreamLog:
                     raise CorruptLog(f"the stream of shard {shard}", turn.sequence, str(error)) from error
                 yield Frame(shard, turn.head.lsn, records)
             self._bodies[shard].begin(stream.epoch)
-            self.begun = self.begun or stream.sequence > 0
         self._segments = [segments[number] for number in sorted(segments)] or self._segments
         newest = max(stream.segment for stream in self._streams.values())
         if self._segments[-1].number < newest:  # all that is there of it is parts without an end

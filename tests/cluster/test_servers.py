@@ -12,7 +12,8 @@ from tests.cluster.open_log import Opener, opener_of
 from tests.storage.laid import armed
 from timerd.engine.errors import ClusterRefused, CorruptLog
 from timerd_cluster import connection, servers
-from timerd_cluster.connection import Connection, Unreachable
+from timerd_cluster.connection import ApiError, Connection, Unreachable
+from timerd_cluster.stream_log import StreamLog
 
 
 @pytest_asyncio.fixture
@@ -56,7 +57,7 @@ async def test_what_the_account_may_not_ask_is_not_known_and_not_claimed(tmp_pat
 
 
 async def test_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "CONNECT_S", 1)
+    monkeypatch.setattr(connection, "FIRST_TRIES", 1)
     with pytest.raises(Unreachable, match=r"no NATS server at 127.0.0.1:\d+"):
         await Connection.connect([f"nats://user:hidden@127.0.0.1:{free_ports(1)[0]}"], "test")
 
@@ -142,6 +143,15 @@ async def test_a_stream_that_is_missing_among_others_that_hold_data_is_a_loss(op
     await (await opener.connect()).api(f"STREAM.DELETE.{opener.names.log(1)}")
     with pytest.raises(CorruptLog, match=f"stream {opener.names.log(1)}: .* it is missing"):
         await opener.open((0, 1))
+
+
+async def test_a_stream_that_is_missing_though_its_shard_is_known_is_a_loss_and_stays_missing(opener: Opener) -> None:
+    """Were it made, the next start would find a new and empty log."""
+    log_open = StreamLog.open(await opener.connect(), opener.names, (0,), "w", 1, new=False)
+    with pytest.raises(CorruptLog, match="it is missing, while the catalogue knows its shard"):
+        await log_open
+    with pytest.raises(ApiError, match="stream not found"):
+        await (await opener.connect()).api(f"STREAM.INFO.{opener.names.log(0)}")
 
 
 async def test_a_stream_of_bodies_that_is_missing_is_a_loss_for_who_has_bodies_there(opener: Opener) -> None:

