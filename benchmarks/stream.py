@@ -67,7 +67,7 @@ async def _round(connection: Connection, servers: int) -> list[tuple[str, float,
         rate = turns * SHARDS / (time.perf_counter() - begun)
         found.append((f"append {label}, {SHARDS} shards, {where}", rate, "turns/s"))
     begun = time.perf_counter()
-    again = await StreamLog.open(connection, log.names, range(SHARDS), "reader", servers)
+    again = await StreamLog.open(connection, log.names, range(SHARDS), "reader", servers, boot_ms=int)
     frames = [frame.lsn async for frame in again.replay()]
     took_s = time.perf_counter() - begun
     found.append((f"read 512 KiB turns, {where}", len(frames) * SIZES["512 KiB"] / took_s / 1e6, "MB/s"))
@@ -76,7 +76,7 @@ async def _round(connection: Connection, servers: int) -> list[tuple[str, float,
 
 async def _open(connection: Connection, servers: int, shards: int) -> StreamLog:
     names = Names(f"bench{next(_fresh)}")
-    log = await StreamLog.open(connection, names, range(shards), "writer", servers)
+    log = await StreamLog.open(connection, names, range(shards), "writer", servers, boot_ms=int)
     async for _ in log.replay():
         pass
     return log

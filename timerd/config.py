@@ -37,6 +37,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """NATS servers, with commas or spaces between; None: a data directory."""
     cluster_prefix: str = "timerd"
     cluster_replicas: int = 3
+    cluster_lease: float = 8.0
     max_body: int = 16 << 20
     max_payload: int = 64 << 10
     max_horizon: str = "3660d"
@@ -101,6 +102,8 @@ def _checked(config: Config) -> Config:
         refuse("cluster", "must name a server, like nats://nats1:4222")
     if config.cluster_replicas not in (1, 3, 5):
         refuse("cluster_replicas", "must be 1, 3 or 5")
+    if not 0.1 <= config.cluster_lease <= 60:
+        refuse("cluster_lease", "must be 0.1 to 60 seconds")
     if not 1_024 <= config.max_body <= 1 << 30:
         refuse("max_body", "must be 1 KiB to 1 GiB")
     if not 0 <= config.max_payload <= config.max_body:

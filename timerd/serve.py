@@ -266,10 +266,10 @@ async def _serve(
         if config.cluster is None:
             dev.check_real(Path(config.data))
         clock = SystemClock()
-    store = await open_store(config, boot.SHARDS_DEFAULT)
+    store = await open_store(config, boot.SHARDS_DEFAULT, deliver, clock)
     try:
         listening.check_reach(config, len(await store.catalog.keys()))
-        node = await boot.start(settings, store.log, store.catalog, clock, deliver, random.random)
+        node = await boot.start(settings, store.log, store.catalog, clock, store.deliver, random.random)
         await _put_types(node, config)
         turner = node.turner(clock) if isinstance(clock, VirtualClock) else None
         return await _serve_node(config, node, create_app(node, api_settings, turner), listener)

@@ -10,9 +10,10 @@ from typing import Final, NamedTuple
 
 from timerd.config import Config, ConfigError
 from timerd.engine.errors import ClusterRefused
-from timerd.ports import Catalog, Log
+from timerd.ports import Catalog, Clock, Deliver, Log
 from timerd_cluster.connection import ApiError, Connection, NoAnswer, Unreachable
 from timerd_cluster.kv_catalog import KvCatalog
+from timerd_cluster.lease import LeasedDeliver
 from timerd_cluster.names import names
 from timerd_cluster.stream_log import SEGMENT_BYTES, StreamLog
 from timerd_storage.catalog import SqliteCatalog
@@ -30,25 +31,29 @@ class Store(NamedTuple):
 
     log: Log
     catalog: Catalog
+    deliver: Deliver
+    """What was given, behind the fence that the log has for deliveries."""
     close: Callable[[], Awaitable[None]]
 
 
-async def open_store(config: Config, shards_default: int) -> Store:
+async def open_store(config: Config, shards_default: int, deliver: Deliver, clock: Clock) -> Store:
     """What the configuration names.
 
     Raises DirectoryLocked, CorruptLog, UnreadableCatalog, CatalogFull, OSError, ConfigError; OF_THE_CLUSTER.
     """
-    return await (_open_files(config) if config.cluster is None else _open_cluster(config, shards_default))
+    if config.cluster is None:
+        return await _open_files(config, deliver)
+    return await _open_cluster(config, shards_default, deliver, clock)
 
 
-async def _open_files(config: Config) -> Store:
+async def _open_files(config: Config, deliver: Deliver) -> Store:
     directory = Path(config.data)
     log = await FileLog.open(directory, OsDisk(), ThreadWorker(), segment_bytes=config.segment_bytes)
     catalog = await SqliteCatalog.open(directory / CATALOG)
-    return Store(log, catalog, catalog.close)
+    return Store(log, catalog, deliver, catalog.close)
 
 
-async def _open_cluster(config: Config, shards_default: int) -> Store:
+async def _open_cluster(config: Config, shards_default: int, deliver: Deliver, clock: Clock) -> Store:
     prefix = names(config.cluster_prefix)
     if prefix is None:
         raise ConfigError("--cluster-prefix must be 1 to 32 letters, digits, _ or -")
@@ -57,13 +62,21 @@ async def _open_cluster(config: Config, shards_default: int) -> Store:
         catalog = await KvCatalog.open(connection, prefix, config.cluster_replicas)
         ring = await catalog.ring()
         shards = range(config.shards or shards_default) if ring is None else ring.shard_ids
-        writer = secrets.token_hex(6)
-        size = config.segment_bytes or SEGMENT_BYTES
-        log = await StreamLog.open(connection, prefix, shards, writer, config.cluster_replicas, size, new=ring is None)
+        log = await StreamLog.open(
+            connection,
+            prefix,
+            shards,
+            secrets.token_hex(6),
+            config.cluster_replicas,
+            config.segment_bytes or SEGMENT_BYTES,
+            new=ring is None,
+            lease_ms=round(config.cluster_lease * 1000),
+            boot_ms=lambda: clock.now().boot_ms,
+        )
     except BaseException:
         await connection.close()
         raise
-    return Store(log, catalog, connection.close)
+    return Store(log, catalog, LeasedDeliver(deliver, log.confirm), connection.close)
 
 
 def servers_of(config: Config) -> list[str]:

@@ -40,6 +40,12 @@ class Head(NamedTuple):
     part: int
     """From 1."""
     parts: int
+    """0, as `part` then: no turn but a renewal, without data; `lsn` is the last turn's."""
+
+    @property
+    def is_renewal(self) -> bool:
+        """Whether it says no more than that its writer still owned the shard."""
+        return self.parts == 0
 
     @property
     def is_end(self) -> bool:
@@ -103,7 +109,7 @@ def read_head(shard: int, value: str | None, data: bytes) -> Head:
         raise BadMessage(f"the header {TURN} makes no sense: {value!r}") from None
     if not right:
         raise BadMessage(f"checksum {checksum} is wrong for turn {lsn} of epoch {epoch}")
-    if not 1 <= head.part <= head.parts:
+    if not 1 <= head.part <= head.parts and not (head.part == head.parts == 0 and not data):
         raise BadMessage(f"part {head.part} of {head.parts}")
     return head
 
@@ -135,6 +141,12 @@ class Reader:
         head = read_head(self._shard, value, data)
         if head.epoch < self.epoch or head.segment < self.segment:
             raise BadMessage(f"epoch {head.epoch}, segment {head.segment} behind {self.epoch}, {self.segment}")
+        if head.is_renewal:
+            if self.lsn not in (None, head.lsn):
+                raise BadMessage(f"a renewal of turn {head.lsn} follows turn {self.lsn}")
+            self._parts.clear()
+            self._first, self.sequence, self.segment = False, sequence, head.segment
+            return None
         if head.part == 1:
             self._parts.clear()  # of a turn that never got its end
         elif len(self._parts) != head.part - 1 or self._parts[-1][0]._replace(part=head.part) != head:

@@ -18,6 +18,8 @@ from timerd_cluster.names import Names
 # is in 2.11.
 VERSION_MIN: Final = (2, 12, 3)
 FORMAT: Final = "timerd-format"
+LEASE: Final = "timerd-lease"
+VERSIONED: Final[Mapping[str, str]] = {FORMAT: str(message.VERSION)}
 NO_STREAM: Final = 10059
 NOT_FOR_ACCOUNT: Final = 10039
 VARZ: Final = "$SYS.REQ.SERVER.PING.VARZ"
@@ -100,10 +102,13 @@ class Servers:
             await asyncio.sleep(1)
         raise AssertionError("the last try returns or raises")
 
-    async def streams(self, names: Names, shards: Sequence[int], replicas: int, *, new: bool = True) -> None:
+    async def streams(
+        self, names: Names, shards: Sequence[int], replicas: int, lease_ms: int, *, new: bool = True
+    ) -> None:
         """Make these shards' streams, or find that they are as they should be. Raises ClusterRefused, CorruptLog.
 
-        Not `new`: somebody knows these shards, so a log that is missing was lost.
+        Not `new`: somebody knows these shards, so a log that is missing was lost. The lease is kept with the streams:
+        owner and taker must count with the same one.
         """
         wanted = {names.log(shard): names.log_subject(shard) for shard in shards}
         wanted.update({names.bodies(shard): names.body_subject(shard, "*", "*") for shard in shards})
@@ -115,14 +120,16 @@ class Servers:
                 who = f"{written[0]} holds data" if written else "the catalogue knows its shard"
                 raise CorruptLog(f"stream {name}", 0, f"it is missing, while {who}: its timers are gone from here")
         self.found = any(found[names.log(shard)] is not None for shard in shards)
-        infos = await self._ensured(found, wanted, replicas, SETTINGS)
+        infos = await self._ensured(found, wanted, replicas, SETTINGS, {**VERSIONED, LEASE: f"{lease_ms} ms"})
         self.replicas = min(int(info["config"]["num_replicas"]) for info in infos)
         self.sync = await self._sync(set().union(*(_peers(info) for info in infos)))
 
     async def bucket(self, names: Names, name: str, replicas: int) -> None:
         """Make a key-value bucket, or find that it is as it should be. Raises ClusterRefused."""
         wanted = {names.bucket_stream(name): names.bucket_subject(name, ">")}
-        await self._ensured({stream: await self._info(stream) for stream in wanted}, wanted, replicas, BUCKET_SETTINGS)
+        await self._ensured(
+            {stream: await self._info(stream) for stream in wanted}, wanted, replicas, BUCKET_SETTINGS, VERSIONED
+        )
 
     async def _ensured(
         self,
@@ -130,14 +137,15 @@ class Servers:
         wanted: Mapping[str, str],
         replicas: int,
         settings: Mapping[str, Any],
+        metadata: Mapping[str, str],
     ) -> list[Mapping[str, Any]]:
         """What the server says of these streams (name -> subject), once they are there and as they should be."""
         missing = [name for name, info in found.items() if info is None]
-        made = await several([self._make(name, wanted[name], replicas, settings) for name in missing])
+        made = await several([self._make(name, wanted[name], replicas, settings, metadata) for name in missing])
         infos = [info for info in (found | dict(zip(missing, made, strict=True))).values() if info is not None]
         for info in infos:
             name = info["config"]["name"]
-            if differences := list(differing(info["config"], wanted[name], replicas, settings)):
+            if differences := list(differing(info["config"], wanted[name], replicas, settings, metadata)):
                 raise ClusterRefused(f"stream {name} is not as timerd made it: {'; '.join(differences)}")
         return infos
 
@@ -149,9 +157,11 @@ class Servers:
                 return None
             raise ClusterRefused(f"stream {name}: {error}") from None
 
-    async def _make(self, name: str, subject: str, replicas: int, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def _make(
+        self, name: str, subject: str, replicas: int, settings: Mapping[str, Any], metadata: Mapping[str, str]
+    ) -> Mapping[str, Any]:
         config: dict[str, Any] = {key: value for key, value in settings.items() if value is not None}
-        config.update(name=name, subjects=[subject], num_replicas=replicas, metadata={FORMAT: str(message.VERSION)})
+        config.update(name=name, subjects=[subject], num_replicas=replicas, metadata=dict(metadata))
         try:
             await self._connection.api(f"STREAM.CREATE.{name}", config)
         except ApiError as error:
@@ -186,12 +196,13 @@ def version_of(text: str) -> tuple[int, ...]:
 
 
 def differing(
-    config: Mapping[str, Any], subject: str, replicas: int, settings: Mapping[str, Any] = SETTINGS
+    config: Mapping[str, Any], subject: str, replicas: int, settings: Mapping[str, Any], metadata: Mapping[str, str]
 ) -> Iterable[str]:
     """What of a stream's settings is not as it should be, in words."""
-    version = (config.get("metadata") or {}).get(FORMAT)
-    if version != str(message.VERSION):
-        yield f"its {FORMAT} is {version or 'missing'}, this build reads {message.VERSION}"
+    said = config.get("metadata") or {}
+    for key, text in metadata.items():
+        if said.get(key) != text:
+            yield f"its {key} is {said.get(key, 'missing')}, not {text}"
     if config.get("subjects") != [subject]:
         yield f"its subjects are {config.get('subjects')}, not {[subject]}"
     if config.get("num_replicas") != replicas:

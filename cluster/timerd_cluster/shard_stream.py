@@ -21,6 +21,7 @@ import structlog
 from timerd.engine.errors import CorruptLog, LogFailed
 from timerd_cluster import message
 from timerd_cluster.connection import ApiError, Connection, NoAnswer, Stored
+from timerd_cluster.lease import Lease
 from timerd_cluster.message import BadMessage, Head, Turn
 from timerd_cluster.names import Names
 
@@ -46,8 +47,9 @@ class Finding(Enum):
 class ShardStream:
     """The stream of one shard, for one writer. `read` it to its end before the first `append`."""
 
-    def __init__(self, connection: Connection, names: Names, shard: int, writer: str) -> None:
+    def __init__(self, connection: Connection, names: Names, shard: int, writer: str, lease: Lease) -> None:
         self.shard = shard
+        self.lease = lease
         self.epoch = 0
         """In which this writer appends: the one behind the last that was read."""
         self.lsn: int | None = None
@@ -55,13 +57,15 @@ class ShardStream:
         self.sequence = 0
         """Of the stream's last message, by what is known here."""
         self.segment = 0
-        """Of the last message that was read."""
+        """Of the last message."""
         self.fenced = False
         self._connection = connection
         self._name = names.log(shard)
         self._subject = names.log_subject(shard)
         self._writer = writer
         self._shrunk = 0
+        self._appending = asyncio.Lock()
+        self._owned = False  # the first append, which takes the stream, has been sent
 
     async def read(self) -> AsyncIterator[Turn]:
         """All whole turns, oldest first, up to what is the end when this ends.
@@ -86,19 +90,42 @@ class ShardStream:
                     yield turn
             if following > last:
                 _, last = await self._bounds()
+        self.lease.read()
         self.sequence = following - 1
         self.epoch, self.lsn, self.segment = reader.epoch + 1, reader.lsn, reader.segment
 
     async def append(self, lsn: int, payload: bytes, segment: int) -> bool:
-        """Append a turn; True when it is stored, False when another writer has the stream. Raises LogFailed."""
+        """Append a turn; True when it is stored, False when another writer has the stream. Raises LogFailed.
+
+        The first one takes the shard: it waits until whoever had it before can have no right to deliver any more.
+        """
         parts = message.split(payload, self._connection.max_payload - message.HEAD_BYTES_MAX)
-        for number, data in enumerate(parts, 1):
-            head = Head(self.epoch, lsn, self._writer, segment, number, len(parts))
-            if self.fenced or not await self._store(head, data):
-                self.fenced = True
-                return False
-        self.lsn = lsn
+        async with self._appending:
+            if not self._owned and (wait_ms := self.lease.wait_ms()):
+                log.info("shard_waits", shard=self.shard, ms=wait_ms)
+                await asyncio.sleep((wait_ms + 1) / 1000)  # boot time passes no slower than the loop's
+            self._owned = True
+            for number, data in enumerate(parts, 1):
+                head = Head(self.epoch, lsn, self._writer, segment, number, len(parts))
+                if self.fenced or not await self._store(head, data):
+                    self.fenced = True
+                    return False
+            self.lsn, self.segment = lsn, segment
         return True
+
+    def is_confirmed(self) -> bool:
+        """Whether a delivery may begin: the shard is ours, and nothing of ours is unacknowledged."""
+        return self.lease.holds() and not self._appending.locked() and not self.fenced
+
+    async def confirm(self) -> bool:
+        """The same, after what is under way, and with the right renewed if it has run out. Raises LogFailed."""
+        async with self._appending:
+            assert self._owned, "deliveries come after the first append"
+            while not self.fenced and not self.lease.holds():
+                assert self.lsn is not None
+                renewal = Head(self.epoch, self.lsn, self._writer, self.segment, 0, 0)
+                self.fenced = not await self._store(renewal, b"")
+        return not self.fenced
 
     async def purge(self, sequence: int) -> None:
         """Delete everything up to and with `sequence`, for good. Raises LogFailed."""
@@ -118,6 +145,7 @@ class ShardStream:
         expected = self.sequence
         headers = {"Nats-Expected-Last-Sequence": str(expected), message.TURN: head.encode(self.shard, data)}
         pause = PAUSE_S
+        first_sent_ms = self.lease.now_ms()
         while True:
             finding = Finding.UNCLEAR
             try:
@@ -146,6 +174,7 @@ class ShardStream:
                 log.warning("shard_fenced", shard=self.shard, epoch=self.epoch, sequence=expected + 1)
                 return False
             self.sequence = expected + 1
+            self.lease.acknowledged(first_sent_ms)
             return True
 
     async def _look(self, sequence: int, ours: Head) -> Finding:

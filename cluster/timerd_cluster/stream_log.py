@@ -15,18 +15,19 @@ Invariants:
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 
 from timerd.engine.errors import CorruptLog, LogFailed
-from timerd.engine.record import Owned
+from timerd.engine.record import Closed, Owned
 from timerd.engine.timer import BodyRef
 from timerd.ports import Body, BodySegment, Frame, LogUsage, OldestSegment
 from timerd_cluster import message
 from timerd_cluster.body_stream import BodyStream
 from timerd_cluster.connection import Connection
 from timerd_cluster.extents import shard_of
+from timerd_cluster.lease import LEASE_MS, Lease
 from timerd_cluster.message import BadMessage
 from timerd_cluster.names import Names
 from timerd_cluster.servers import Servers
@@ -49,7 +50,14 @@ class StreamLog:
     """Implements `timerd.ports.Log`. Made by `open`."""
 
     def __init__(
-        self, connection: Connection, names: Names, servers: Servers, shards: Sequence[int], writer: str, size: int
+        self,
+        connection: Connection,
+        names: Names,
+        servers: Servers,
+        shards: Sequence[int],
+        writer: str,
+        size: int,
+        lease: Callable[[], Lease],
     ) -> None:
         self.durability = servers.durability
         self.replicas = servers.replicas
@@ -57,13 +65,14 @@ class StreamLog:
         self.begun = servers.found
         self.names = names
         self._segment_bytes = size
-        self._streams = {shard: ShardStream(connection, names, shard, writer) for shard in shards}
+        self._streams = {shard: ShardStream(connection, names, shard, writer, lease()) for shard in shards}
         self._bodies = {shard: BodyStream(connection, names, shard, size) for shard in shards}
         self._segments = [Segment(1)]
         self._granted = 0
         self._replayed = False
         self._busy = False
         self._failure: BaseException | None = None
+        self._confirming: asyncio.Task[bool] | None = None
 
     @classmethod
     async def open(
@@ -76,15 +85,18 @@ class StreamLog:
         segment_bytes: int = SEGMENT_BYTES,
         *,
         new: bool = True,
+        lease_ms: int = LEASE_MS,
+        boot_ms: Callable[[], int],
     ) -> "StreamLog":
         """Check the servers and these shards' streams. The connection stays the caller's.
 
         `new`: streams that are missing are made; without it a missing one is a loss. `writer` is a name that no other
-        process has ever had. Raises ClusterRefused, CorruptLog, NoAnswer.
+        process has ever had. `lease_ms` is the same for all who ever open these streams, who compare it; `boot_ms`
+        reads the boot clock. Raises ClusterRefused, CorruptLog, NoAnswer.
         """
         servers = await Servers.check(connection)
-        await servers.streams(names, shards, replicas, new=new)
-        return cls(connection, names, servers, shards, writer, segment_bytes)
+        await servers.streams(names, shards, replicas, lease_ms, new=new)
+        return cls(connection, names, servers, shards, writer, segment_bytes, lambda: Lease(lease_ms, boot_ms))
 
     async def replay(self) -> AsyncIterator[Frame]:
         """All frames still held, shard by shard. Raises CorruptLog, NoAnswer, ApiError."""
@@ -92,6 +104,7 @@ class StreamLog:
         segments: dict[int, Segment] = {}
         for shard, stream in self._streams.items():
             await self._bodies[shard].open()
+            released = 0
             async for turn in stream.read():
                 segment = segments.setdefault(turn.head.segment, Segment(turn.head.segment))
                 segment.bytes += turn.bytes
@@ -100,7 +113,11 @@ class StreamLog:
                     records = message.decode(turn.payload)
                 except BadMessage as error:
                     raise CorruptLog(f"the stream of shard {shard}", turn.sequence, str(error)) from error
+                if records and isinstance(records[-1], Closed):
+                    released = turn.sequence
                 yield Frame(shard, turn.head.lsn, records)
+            if released == stream.sequence:  # nothing follows it; a stream without a message has had no owner
+                stream.lease.released()
             self._bodies[shard].begin(stream.epoch)
         self._segments = [segments[number] for number in sorted(segments)] or self._segments
         newest = max(stream.segment for stream in self._streams.values())
@@ -151,6 +168,20 @@ class StreamLog:
         self._busy = False
         self._granted -= granted
         return sum(lengths)
+
+    async def confirm(self) -> bool:
+        """Before a delivery begins: whether all shards are still ours (lease.py). Raises LogFailed."""
+        self._refuse_if_failed()
+        if self._confirming is None or self._confirming.done():
+            if all(stream.is_confirmed() for stream in self._streams.values()):
+                return True
+            # One for all who ask meanwhile; and a delivery that is broken off must not break off an append.
+            self._confirming = asyncio.get_running_loop().create_task(self._confirm())
+        return await asyncio.shield(self._confirming)
+
+    async def _confirm(self) -> bool:
+        with self._fatal():
+            return all(await asyncio.gather(*(stream.confirm() for stream in self._streams.values())))
 
     def unsettled(self) -> bool:
         """Whether something was placed or granted that waits for an append: `append([])` settles it."""

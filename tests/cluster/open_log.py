@@ -1,6 +1,7 @@
 """Logs on a server, opened in few words; everything that was opened is closed in the end."""
 
 import itertools
+import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
@@ -14,12 +15,18 @@ _prefixes = itertools.count(1)
 _writers = itertools.count(1)
 
 
+def boot_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
+
+
 class Opener:
     """Opens logs of one timerd on one server, or on several by their urls."""
 
     def __init__(self, *urls: str) -> None:
         self.names = Names(f"t{next(_prefixes)}")
         self.answer_s = ANSWER_S
+        self.lease_ms = 0  # none: nobody waits
+        self.boot_ms = boot_ms
         self._urls = urls
         self._stack = AsyncExitStack()
 
@@ -31,8 +38,17 @@ class Opener:
     async def open(
         self, shards: Sequence[int] = (0,), replicas: int = 1, segment_bytes: int = 16_384, writer: str | None = None
     ) -> StreamLog:
+        connection = await self.connect()
+        writer = writer or f"w{next(_writers)}"
         return await StreamLog.open(
-            await self.connect(), self.names, shards, writer or f"w{next(_writers)}", replicas, segment_bytes
+            connection,
+            self.names,
+            shards,
+            writer,
+            replicas,
+            segment_bytes,
+            lease_ms=self.lease_ms,
+            boot_ms=self.boot_ms,
         )
 
     async def replayed(self, shards: Sequence[int] = (0,), replicas: int = 1) -> tuple[StreamLog, list[Frame]]:

@@ -49,6 +49,15 @@ def test_turns_are_read_as_they_were_sent() -> None:
     ]
 
 
+def renewal(lsn: int, epoch: int = 1, segment: int = 1) -> tuple[str, bytes]:
+    return sent(Head(epoch, lsn, "w", segment, 0, 0), b"")
+
+
+def test_renewals_are_no_turns() -> None:
+    messages = [renewal(6), *turn(7), renewal(7), renewal(7), *turn(8, 2), renewal(8)]
+    assert read(messages, 41) == [(7, 42, b"7.1;"), (8, 46, b"8.1;8.2;")]
+
+
 def test_parts_without_an_end_are_nobodys_turn() -> None:
     unfinished = turn(2, 3)[:2]
     assert read(turn(1) + unfinished) == [(1, 1, b"1.1;")]
@@ -83,6 +92,8 @@ def test_any_run_of_whole_and_broken_groups_reads_as_the_whole_ones(groups: list
         ([turn(1, 2)[0], turn(1, 2, writer="v")[1]], "part 2 of turn 1 does not follow part 1"),
         ([(turn(1)[0][0], b"other")], "checksum"),
         ([(turn(1)[0][0].replace("1 1 1", "2 1 1"), b"x")], "format version 2; this build reads version 1"),
+        ([*turn(1), renewal(2)], "a renewal of turn 2 follows turn 1"),
+        ([sent(Head(1, 1, "w", 1, 0, 0), b"x")], "part 0 of 0"),
         ([("nonsense", b"x")], "makes no sense"),
         ([sent(Head(1, 1, "w", 1, 2, 1))], "part 2 of 1"),
         ([sent(Head(1, 1, "w", 1, 1, 1), shard=4)], "checksum"),

@@ -12,13 +12,12 @@ from tests.support.process import Process
 from tests.support.processor import Processor
 
 ROUNDS = int(os.environ.get("TIMERD_CLUSTER_ROUNDS", "1"))
+ONE = ("--cluster-replicas", "1", "--cluster-lease", "0.3")
 LARGE = {"text": "x" * 5_000}
 
 
 def timerd_on(server: NatsServer, data: Path, prefix: str, *options: str) -> Process:
-    return Process(
-        data, "--cluster-prefix", prefix, "--cluster-replicas", "1", *options, env={"TIMERD_CLUSTER": server.url}
-    )
+    return Process(data, *ONE, "--cluster-prefix", prefix, *options, env={"TIMERD_CLUSTER": server.url})
 
 
 async def test_timers_and_types_outlive_a_kill_and_a_stop(shared_server: NatsServer, tmp_path: Path) -> None:
@@ -51,7 +50,7 @@ async def _fired(timerd: Process, count: int) -> bool:
 
 @pytest.mark.slow
 async def test_kill_9_under_load_loses_nothing_acknowledged(shared_server: NatsServer, tmp_path: Path) -> None:
-    options = ("--cluster", shared_server.url, "--cluster-prefix", "killed", "--cluster-replicas", "1")
+    options = ("--cluster", shared_server.url, "--cluster-prefix", "killed", *ONE)
     report = await kill_rounds(tmp_path, ROUNDS, 5, *options)
     print(report.summary())
     assert not report.wrong

@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 
 from tests.cluster.nats_server import NatsServer, free_ports
-from tests.cluster.open_log import Opener, opener_of
+from tests.cluster.open_log import Opener, boot_ms, opener_of
 from tests.storage.laid import armed
 from timerd.engine.errors import ClusterRefused, CorruptLog
 from timerd_cluster import connection, servers
@@ -105,8 +105,9 @@ async def test_replicas_that_the_servers_cannot_hold(opener: Opener) -> None:
         ({"max_bytes": 1_000_000}, "max_bytes is 1000000, not -1"),
         ({"discard": "old"}, "discard is old, not new"),
         ({"allow_direct": False}, "allow_direct is False, not True"),
-        ({"metadata": {"timerd-format": "2"}}, "its timerd-format is 2, this build reads 1"),
-        ({"metadata": {}}, "its timerd-format is missing, this build reads 1"),
+        ({"metadata": {"timerd-format": "2", "timerd-lease": "0 ms"}}, "its timerd-format is 2, not 1"),
+        ({"metadata": {"timerd-lease": "0 ms"}}, "its timerd-format is missing, not 1"),
+        ({"metadata": {"timerd-format": "1", "timerd-lease": "9 ms"}}, "its timerd-lease is 9 ms, not 0 ms"),
         ({"subjects": ["somewhere.else"]}, "its subjects are ['somewhere.else'], not ['{prefix}.log.0']"),
     ],
 )
@@ -147,7 +148,7 @@ async def test_a_stream_that_is_missing_among_others_that_hold_data_is_a_loss(op
 
 async def test_a_stream_that_is_missing_though_its_shard_is_known_is_a_loss_and_stays_missing(opener: Opener) -> None:
     """Were it made, the next start would find a new and empty log."""
-    log_open = StreamLog.open(await opener.connect(), opener.names, (0,), "w", 1, new=False)
+    log_open = StreamLog.open(await opener.connect(), opener.names, (0,), "w", 1, new=False, boot_ms=boot_ms)
     with pytest.raises(CorruptLog, match="it is missing, while the catalogue knows its shard"):
         await log_open
     with pytest.raises(ApiError, match="stream not found"):
