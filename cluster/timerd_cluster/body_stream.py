@@ -20,8 +20,9 @@ from timerd.ports import Body, BodySegment
 from timerd_cluster import extents
 from timerd_cluster.connection import ApiError, Connection, NoAnswer
 from timerd_cluster.extents import Extent, segment_number
+from timerd_cluster.message import HEAD_BYTES_MAX
 from timerd_cluster.names import Names
-from timerd_cluster.shard_stream import NO_ROOM, PAUSE_MAX_S, PAUSE_S
+from timerd_cluster.shard_stream import LASTING, PAUSE_MAX_S, PAUSE_S
 
 EXTENT_BYTES: Final = 256 << 10  # larger ones are stored faster, and a single body of them read slower
 EXTENTS_AT_ONCE: Final = 8
@@ -114,27 +115,25 @@ class BodyStream:
         self._pieces.append(Piece(self._number, start, b"".join(parts)))
         return places
 
-    async def store(self) -> None:
-        """Store what was placed. Raises LogFailed."""
+    async def store(self) -> int:
+        """Store what was placed; its bytes. Raises LogFailed."""
         pieces, self._pieces = self._pieces, []
         storing = list(self._unwritten)
-        if not pieces:
-            return
+        size = min(EXTENT_BYTES, self._connection.max_payload - HEAD_BYTES_MAX)
         try:
             for segment, group in groupby(pieces, lambda piece: piece.segment):
                 several = list(group)
                 start, data = several[0].start, b"".join(piece.data for piece in several)
-                cuts = range(0, len(data), EXTENT_BYTES)
-                found = [(Extent(start + at, start + min(at + EXTENT_BYTES, len(data))), at) for at in cuts]
-                await _few_at_once(
-                    [self._store_one(segment, extent, data[at : at + EXTENT_BYTES]) for extent, at in found]
-                )
+                cuts = range(0, len(data), size)
+                found = [(Extent(start + at, start + min(at + size, len(data))), at) for at in cuts]
+                await _few_at_once([self._store_one(segment, extent, data[at : at + size]) for extent, at in found])
                 self._ends.setdefault(segment, []).extend(extent.end for extent, _ in found)
         except BaseException:
             self._pieces = pieces + self._pieces
             raise
         for key in storing:
             del self._unwritten[key]
+        return sum(len(piece.data) for piece in pieces)
 
     def check(self, places: Sequence[BodyRef]) -> None:
         """Raise CorruptLog unless every place lies in a segment that is there and long enough."""
@@ -225,7 +224,7 @@ class BodyStream:
             except NoAnswer as error:
                 log.warning("bodies_unknown", stream=self._stream, reason=str(error))
             except ApiError as error:
-                if error.code not in NO_ROOM:
+                if error.code in LASTING:
                     raise LogFailed(f"stream {self._stream}: {error}") from error
                 log.warning("bodies_refused", stream=self._stream, reason=error.text)
             await asyncio.sleep(pause)

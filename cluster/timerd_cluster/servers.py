@@ -26,6 +26,7 @@ VARZ: Final = "$SYS.REQ.SERVER.PING.VARZ"
 VARZ_S: Final = 1.0
 TRIES: Final = 6  # a cluster that has just started has no leaders yet
 AT_ONCE: Final = 8
+ENDLESS: Final = 1 << 60
 NANOSECONDS: Final = 1_000_000_000
 
 Answer = TypeVar("Answer")
@@ -67,6 +68,7 @@ class Servers:
         self.found = False
         """Any of the logs asked for had been there before."""
         self._connection = connection
+        self._peers: set[str] = set()
 
     @property
     def durability(self) -> str:
@@ -122,7 +124,8 @@ class Servers:
         self.found = any(found[names.log(shard)] is not None for shard in shards)
         infos = await self._ensured(found, wanted, replicas, SETTINGS, {**VERSIONED, LEASE: f"{lease_ms} ms"})
         self.replicas = min(int(info["config"]["num_replicas"]) for info in infos)
-        self.sync = await self._sync(set().union(*(_peers(info) for info in infos)))
+        self._peers = set().union(*(_peers(info) for info in infos))
+        self.sync = await self._sync()
 
     async def bucket(self, names: Names, name: str, replicas: int) -> None:
         """Make a key-value bucket, or find that it is as it should be. Raises ClusterRefused."""
@@ -170,24 +173,43 @@ class Servers:
         assert info is not None
         return info
 
-    async def _sync(self, peers: set[str]) -> str:
-        """What these servers say of their syncing. They say it only where the account may ask (docs/cluster.md)."""
+    async def free_bytes(self) -> int:
+        """How much more each of them takes, by what they and the account's limits say. Raises NoAnswer, ApiError."""
+        account = await self._connection.api("INFO")
+        limit = int(account.get("limits", {}).get("max_storage", -1))
+        free = [ENDLESS] if limit < 0 else [(limit - int(account["storage"])) // self.replicas]
+        for said in (await self._varz()).values():
+            if (held := int(said["config"].get("max_storage", -1))) > 0:
+                free.append(held - int((said.get("stats") or {}).get("storage", 0)))
+        return max(0, min(free))
+
+    async def _sync(self) -> str:
+        """What the servers say of their syncing."""
+        configs = [said["config"] for said in (await self._varz()).values()]
+        if not self._peers or len(configs) < len(self._peers):
+            return "unknown"
+        if all(config.get("sync_always") for config in configs):
+            return "always"
+        longest = max(config.get("sync_interval", 0) for config in configs if not config.get("sync_always"))
+        return f"{longest / NANOSECONDS:g}s"
+
+    async def _varz(self) -> Mapping[str, Mapping[str, Any]]:
+        """What those servers that hold our streams say of their JetStream, by name.
+
+        They say it only where the account may ask (docs/cluster.md).
+        """
         said: dict[str, Mapping[str, Any]] = {}
 
         def enough(answers: Sequence[Mapping[str, Any]]) -> bool:
             for answer in answers:
-                config = (answer.get("data") or {}).get("jetstream", {}).get("config")
-                if config:
-                    said[answer["server"]["name"]] = config
-            return bool(peers) and peers <= said.keys()
+                jetstream = (answer.get("data") or {}).get("jetstream") or {}
+                if jetstream.get("config") and answer["server"]["name"] in self._peers:
+                    said[answer["server"]["name"]] = jetstream
+            return len(said) == len(self._peers)
 
-        await self._connection.gather(VARZ, VARZ_S, enough)
-        if not peers or not peers <= said.keys():
-            return "unknown"
-        if all(said[peer].get("sync_always") for peer in peers):
-            return "always"
-        longest = max(said[peer].get("sync_interval", 0) for peer in peers if not said[peer].get("sync_always"))
-        return f"{longest / NANOSECONDS:g}s"
+        if self._peers:
+            await self._connection.gather(VARZ, VARZ_S, enough)
+        return said
 
 
 def version_of(text: str) -> tuple[int, ...]:

@@ -28,6 +28,7 @@ from timerd_cluster.names import Names
 WRONG_SEQUENCE: Final = (10071, 10164)
 NO_STREAM: Final = 10059
 NO_ROOM: Final = (10002, 10023, 10028, 10047, 10077, 10122)  # resources, storage of the account, the server, the stream
+LASTING: Final = (NO_STREAM, 10054)  # no stream, a message above its limit: to ask again changes nothing
 PAUSE_S: Final = 0.05  # before the first look that follows one without a result; twice as long each time
 PAUSE_MAX_S: Final = 1.0
 SHRUNK_LOOKS: Final = 20  # a leader that knows less than it has acknowledged may be a new one that is catching up
@@ -134,11 +135,14 @@ class ShardStream:
             try:
                 await self._connection.api(f"STREAM.PURGE.{self._name}", {"seq": sequence + 1})
                 return
-            except NoAnswer:
-                await asyncio.sleep(pause)
-                pause = min(PAUSE_MAX_S, 2 * pause)
+            except NoAnswer as error:
+                log.warning("purge_unknown", stream=self._name, reason=str(error))
             except ApiError as error:
-                raise LogFailed(f"stream {self._name}: it can't be purged: {error}") from error
+                if error.code in LASTING:
+                    raise LogFailed(f"stream {self._name}: it can't be purged: {error}") from error
+                log.warning("purge_unknown", stream=self._name, reason=str(error))
+            await asyncio.sleep(pause)
+            pause = min(PAUSE_MAX_S, 2 * pause)
 
     async def _store(self, head: Head, data: bytes) -> bool:
         """Store one message behind the last; False when another's is there."""
@@ -156,6 +160,8 @@ class ShardStream:
             except NoAnswer as error:
                 log.warning("append_unknown", stream=self._name, sequence=expected + 1, reason=str(error))
             except ApiError as error:
+                if error.code in LASTING:
+                    raise LogFailed(f"stream {self._name}: {error}") from error
                 if error.code in NO_ROOM:
                     log.warning("append_refused", stream=self._name, reason=error.text)
                     finding = Finding.NOTHING

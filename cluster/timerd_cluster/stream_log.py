@@ -30,6 +30,7 @@ from timerd_cluster.extents import shard_of
 from timerd_cluster.lease import LEASE_MS, Lease
 from timerd_cluster.message import BadMessage
 from timerd_cluster.names import Names
+from timerd_cluster.room import Room
 from timerd_cluster.servers import Servers
 from timerd_cluster.shard_stream import ShardStream
 
@@ -58,6 +59,7 @@ class StreamLog:
         writer: str,
         size: int,
         lease: Callable[[], Lease],
+        room: Room,
     ) -> None:
         self.durability = servers.durability
         self.replicas = servers.replicas
@@ -68,7 +70,7 @@ class StreamLog:
         self._streams = {shard: ShardStream(connection, names, shard, writer, lease()) for shard in shards}
         self._bodies = {shard: BodyStream(connection, names, shard, size) for shard in shards}
         self._segments = [Segment(1)]
-        self._granted = 0
+        self._room = room
         self._replayed = False
         self._busy = False
         self._failure: BaseException | None = None
@@ -96,7 +98,9 @@ class StreamLog:
         """
         servers = await Servers.check(connection)
         await servers.streams(names, shards, replicas, lease_ms, new=new)
-        return cls(connection, names, servers, shards, writer, segment_bytes, lambda: Lease(lease_ms, boot_ms))
+        room = Room(servers, segment_bytes, boot_ms)
+        await room.look()
+        return cls(connection, names, servers, shards, writer, segment_bytes, lambda: Lease(lease_ms, boot_ms), room)
 
     async def replay(self) -> AsyncIterator[Frame]:
         """All frames still held, shard by shard. Raises CorruptLog, NoAnswer, ApiError."""
@@ -155,10 +159,9 @@ class StreamLog:
                 if isinstance(record, Owned):
                     assert record.epoch == self._streams[frame.shard].epoch, "a shard's epoch is its stream's"
             before.append((frame, message.encode(frame.records)))
-        granted = max(0, self._granted - waiting_bytes)
         self._busy = True
         with self._fatal():
-            await asyncio.gather(*(bodies.store() for bodies in self._bodies.values() if bodies.dirty))
+            stored = await asyncio.gather(*(bodies.store() for bodies in self._bodies.values() if bodies.dirty))
             if frames and self._segments[-1].bytes >= self._segment_bytes:
                 self._segments.append(Segment(self._segments[-1].number + 1))
             if len(by_shard) == 1:  # most of the time
@@ -166,7 +169,7 @@ class StreamLog:
             else:
                 lengths = await asyncio.gather(*(self._append_one(shard, turns) for shard, turns in by_shard.items()))
         self._busy = False
-        self._granted -= granted
+        self._room.appended(sum(stored) + sum(lengths), waiting_bytes)
         return sum(lengths)
 
     async def confirm(self) -> bool:
@@ -185,16 +188,18 @@ class StreamLog:
 
     def unsettled(self) -> bool:
         """Whether something was placed or granted that waits for an append: `append([])` settles it."""
-        return self._granted > 0 or any(bodies.dirty for bodies in self._bodies.values())
+        return self._room.granted or any(bodies.dirty for bodies in self._bodies.values())
 
     async def grant(self, arm_bytes: int, reserve_bytes: int, body_bytes: int | None = None) -> bool:
-        """Always: how much room the servers have is theirs to know. One that has none makes appends wait."""
-        self._granted += arm_bytes
-        return True
+        """Whether `arm_bytes` more may be accepted while `reserve_bytes` and one segment stay free on the servers.
+
+        By what these say; one that is full all the same makes appends wait.
+        """
+        return self._room.grant(arm_bytes, reserve_bytes)
 
     def low(self) -> bool:
-        """Never known."""
-        return False
+        """Whether appends are living on the reserve: nothing but what ends or shrinks timers should be written."""
+        return self._room.low()
 
     def place_bodies(self, shard: int, bodies: Sequence[tuple[str, bytes]]) -> list[BodyRef]:
         """Give each (id, payload) of a shard its place. They are stored by the next append."""
@@ -226,6 +231,7 @@ class StreamLog:
         self._refuse_if_failed()
         with self._fatal():
             await self._bodies[shard_of(number)].drop(number)
+        self._room.purged()
 
     def oldest(self) -> OldestSegment | None:
         """The oldest segment, unless it is the one being written."""
@@ -248,6 +254,8 @@ class StreamLog:
                 await asyncio.gather(*(self._streams[shard].purge(at) for shard, (_, at) in last.items()))
             del self._segments[0]
             trimmed += 1
+        if trimmed:
+            self._room.purged()
         return trimmed
 
     def usage(self) -> LogUsage:
@@ -257,6 +265,7 @@ class StreamLog:
 
     async def close(self) -> None:
         """Take no more. The connection stays."""
+        self._room.stop()
         self._failure = self._failure or LogFailed("the log is closed")
 
     async def _append_one(self, shard: int, turns: Sequence[tuple[Frame, bytes]]) -> int:
