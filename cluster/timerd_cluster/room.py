@@ -17,9 +17,7 @@ from timerd_cluster.servers import ENDLESS, Servers
 LOOK_MS: Final = 10_000
 LOOK_MIN_MS: Final = 200  # however much is appended
 LOOK_PART: Final = 8  # of what is left, appended since, is a reason for a look
-SPARE_BYTES: Final = (
-    1 << 20
-)  # servers count what they add to messages, and what they have deleted and not given back yet
+SPARE_BYTES: Final = 1 << 20  # servers count what they add to messages, too
 
 log = structlog.get_logger()
 

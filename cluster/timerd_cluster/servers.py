@@ -179,8 +179,8 @@ class Servers:
         limit = int(account.get("limits", {}).get("max_storage", -1))
         free = [ENDLESS] if limit < 0 else [(limit - int(account["storage"])) // self.replicas]
         for said in (await self._varz()).values():
-            if (held := int(said["config"].get("max_storage", -1))) > 0:
-                free.append(held - int((said.get("stats") or {}).get("storage", 0)))
+            room = int(said["config"].get("max_storage", -1))
+            free += [room - int((said.get("stats") or {}).get("storage", 0))] if room > 0 else []
         return max(0, min(free))
 
     async def _sync(self) -> str:

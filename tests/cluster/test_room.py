@@ -75,6 +75,7 @@ async def test_a_server_that_says_nothing_of_its_room_is_taken_for_endless(
     await server.kill()
 
 
+@pytest.mark.parametrize("small", ["the server's"], indirect=True)
 async def test_full_servers_refuse_arms_and_go_on_firing(small: NatsServer, tmp_path: Path) -> None:
     options = ("--cluster-replicas", "1", "--cluster-lease", "0.3", "--segment-bytes", "65536")
     timerd = Process(tmp_path / "data", "--cluster", small.url, *options)
