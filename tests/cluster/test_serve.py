@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import ssl
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,11 @@ from tests.cluster.nats_server import NatsServer
 from tests.crash.kill import kill_rounds
 from tests.support.process import Process
 from tests.support.processor import Processor
+from timerd.clock import SystemClock
+from timerd.config import Config, ConfigError
+from timerd.deliver import HttpDeliver
+from timerd.engine.address import Targets
+from timerd.store import open_store
 
 ROUNDS = int(os.environ.get("TIMERD_CLUSTER_ROUNDS", "1"))
 ONE = ("--cluster-replicas", "1", "--cluster-lease", "0.3")
@@ -94,13 +100,15 @@ async def _refused(timerd: Process) -> tuple[int, str]:
     return code, "".join(timerd.stderr)
 
 
-async def test_a_start_that_is_refused_says_why_in_a_line(shared_server: NatsServer, tmp_path: Path) -> None:
+async def test_a_start_that_is_refused_says_why_in_a_line(tmp_path: Path) -> None:
     closed = Process(tmp_path / "data", "--cluster", "nats://me:hidden@127.0.0.1:9")
     code, said = await _refused(closed)
     assert code == 5
     assert "timerd: no NATS server at 127.0.0.1:9" in said
     assert "hidden" not in said + "".join(closed.log)
 
-    code, said = await _refused(timerd_on(shared_server, tmp_path / "data", "no.dots"))
-    assert code == 2
-    assert "--cluster-prefix must be" in said
+
+async def test_a_prefix_that_the_servers_would_not_take() -> None:
+    config = Config(cluster="nats://127.0.0.1:9", cluster_prefix="no.dots")
+    with pytest.raises(ConfigError, match="--cluster-prefix must be"):
+        await open_store(config, 8, HttpDeliver(Targets(), ssl.create_default_context()), SystemClock())
