@@ -8,6 +8,7 @@ This module knows bytes. It does not know servers, and raises `BadMessage` for w
 """
 
 import zlib
+from collections import Counter
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -130,6 +131,8 @@ class Reader:
         self.sequence = 0
         """Of the last message."""
         self.segment = 0
+        self.renewals: Counter[int] = Counter()
+        """How many, by segment."""
         self._shard = shard
         self._parts: list[tuple[Head, bytes]] = []
         self._first = True
@@ -146,6 +149,7 @@ class Reader:
                 raise BadMessage(f"a renewal of turn {head.lsn} follows turn {self.lsn}")
             self._parts.clear()
             self._first, self.sequence, self.segment = False, sequence, head.segment
+            self.renewals[head.segment] += 1
             return None
         if head.part == 1:
             self._parts.clear()  # of a turn that never got its end

@@ -11,6 +11,7 @@ stands still, however long that is.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from enum import Enum, auto
@@ -59,6 +60,8 @@ class ShardStream:
         """Of the stream's last message, by what is known here."""
         self.segment = 0
         """Of the last message."""
+        self.renewals: Counter[int] = Counter()
+        """How many there are, by segment: they take room like turns."""
         self.fenced = False
         self._connection = connection
         self._name = names.log(shard)
@@ -94,6 +97,7 @@ class ShardStream:
         self.lease.read()
         self.sequence = following - 1
         self.epoch, self.lsn, self.segment = reader.epoch + 1, reader.lsn, reader.segment
+        self.renewals = reader.renewals
 
     async def append(self, lsn: int, payload: bytes, segment: int) -> bool:
         """Append a turn; True when it is stored, False when another writer has the stream. Raises LogFailed.
@@ -126,6 +130,7 @@ class ShardStream:
                 assert self.lsn is not None
                 renewal = Head(self.epoch, self.lsn, self._writer, self.segment, 0, 0)
                 self.fenced = not await self._store(renewal, b"")
+                self.renewals[self.segment] += not self.fenced
         return not self.fenced
 
     async def purge(self, sequence: int) -> None:

@@ -71,6 +71,7 @@ class StreamLog:
         self._bodies = {shard: BodyStream(connection, names, shard, size) for shard in shards}
         self._segments = [Segment(1)]
         self._room = room
+        self._renewed_bytes = 0  # since the last append
         self._replayed = False
         self._busy = False
         self._failure: BaseException | None = None
@@ -120,6 +121,8 @@ class StreamLog:
                 if records and isinstance(records[-1], Closed):
                     released = turn.sequence
                 yield Frame(shard, turn.head.lsn, records)
+            for number, count in stream.renewals.items():
+                segments.setdefault(number, Segment(number)).bytes += count * message.OVERHEAD_BYTES
             if released == stream.sequence:  # nothing follows it; a stream without a message has had no owner
                 stream.lease.released()
             self._bodies[shard].begin(stream.epoch)
@@ -145,6 +148,7 @@ class StreamLog:
     async def append(self, frames: Sequence[Frame], waiting_bytes: int = 0) -> int:
         """Store bodies, then all frames, each shard's in its stream; return when each is stored or its shard fenced.
 
+        The bytes of renewals since the last one are among those that it returns: upkeep has to see them.
         Raises LogFailed, now and ever after; a cancelled append fails the log too, since its outcome is not known.
         """
         self._refuse_if_failed()
@@ -170,7 +174,8 @@ class StreamLog:
                 lengths = await asyncio.gather(*(self._append_one(shard, turns) for shard, turns in by_shard.items()))
         self._busy = False
         self._room.appended(sum(stored) + sum(lengths), waiting_bytes)
-        return sum(lengths)
+        renewed_bytes, self._renewed_bytes = self._renewed_bytes, 0
+        return sum(lengths) + renewed_bytes
 
     async def confirm(self) -> bool:
         """Before a delivery begins: whether all shards are still ours (lease.py). Raises LogFailed."""
@@ -183,8 +188,13 @@ class StreamLog:
         return await asyncio.shield(self._confirming)
 
     async def _confirm(self) -> bool:
+        before = sum(stream.renewals.total() for stream in self._streams.values())
         with self._fatal():
-            return all(await asyncio.gather(*(stream.confirm() for stream in self._streams.values())))
+            ours = all(await asyncio.gather(*(stream.confirm() for stream in self._streams.values())))
+        renewed = sum(stream.renewals.total() for stream in self._streams.values()) - before
+        self._renewed_bytes += renewed * message.OVERHEAD_BYTES
+        self._segments[-1].bytes += renewed * message.OVERHEAD_BYTES
+        return ours
 
     def unsettled(self) -> bool:
         """Whether something was placed or granted that waits for an append: `append([])` settles it."""

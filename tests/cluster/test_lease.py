@@ -12,6 +12,7 @@ from tests.storage.laid import armed
 from timerd.engine.record import Closed, Owned
 from timerd.ports import Answer, Frame, Request
 from timerd_cluster.lease import LEASE_MS, TAKEN, Lease, LeasedDeliver
+from timerd_cluster.message import OVERHEAD_BYTES
 from timerd_cluster.stream_log import StreamLog
 
 SHORT_MS = 400
@@ -106,9 +107,10 @@ async def test_an_owner_that_appends_has_its_right_and_an_idle_one_renews_when_i
     await log.append([armed(0, 2)])
     clock.ms += LEASE_MS
     assert await log.confirm()
-    opener.lease_ms = LEASE_MS
-    _, frames = await opener.replayed()
+    again, frames = await opener.replayed()
     assert [frame.lsn for frame in frames] == [1, 2]
+    assert again.usage() == log.usage(), "renewals take room, which a restart counts as well"
+    assert await log.append([armed(0, 3)]) > 2 * OVERHEAD_BYTES, "and upkeep is told of them"
 
 
 async def test_an_owner_that_was_paused_through_a_take_over_delivers_nothing(opener: Opener) -> None:
