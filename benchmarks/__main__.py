@@ -16,7 +16,20 @@ from pathlib import Path
 import msgspec
 import uvloop
 
-from benchmarks import arm, arm_one, bodies, bodies_60_days, callback, fairness, fire, idle, memory, rearm, restart, stream
+from benchmarks import (
+    arm,
+    arm_one,
+    bodies,
+    bodies_60_days,
+    callback,
+    fairness,
+    fire,
+    idle,
+    memory,
+    rearm,
+    restart,
+    stream,
+)
 from benchmarks.figure import Figure, Round, gather, load, show
 from benchmarks.server import LOAD_CORE, SERVER_CORE, Place
 
