@@ -21,7 +21,7 @@ CONNECT_S: Final = 5  # for the first connection, and for each server tried late
 FIRST_TRIES: Final = 2  # at each server, a second apart: whoever starts us will start us again
 RECONNECT_S: Final = 0.25  # between two tries at one server
 PING_S: Final = 5  # a peer that is gone without a word is noticed within three of these
-ANSWER_S: Final = 5.0  # a leader's election takes about as long
+ANSWER_S: Final = 2.0  # then it is looked into, which costs little; a leader that was killed never answers
 BATCH_MESSAGES: Final = 256  # asked for at once
 BATCH_BYTES: Final = 4 << 20
 STATUS: Final = "Status"
@@ -92,14 +92,16 @@ class Connection:
         """Put a message into the stream of its subject; its sequence. Raises ApiError, NoAnswer."""
         return int(_checked(await self._request(subject, data, headers))["seq"])
 
-    async def api(self, verb: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+    async def api(
+        self, verb: str, body: Mapping[str, Any] | None = None, answer_s: float | None = None
+    ) -> Mapping[str, Any]:
         """Ask JetStream. Raises ApiError, NoAnswer."""
-        return _checked(await self._request(f"$JS.API.{verb}", _json(body)))
+        return _checked(await self._request(f"$JS.API.{verb}", _json(body), answer_s=answer_s))
 
-    async def message(self, stream: str, what: Mapping[str, Any]) -> Stored | None:
+    async def message(self, stream: str, what: Mapping[str, Any], answer_s: float | None = None) -> Stored | None:
         """One message, from the stream's leader: {"seq": n} or {"last_by_subj": subject}. Raises ApiError, NoAnswer."""
         try:
-            found = (await self.api(f"STREAM.MSG.GET.{stream}", what))["message"]
+            found = (await self.api(f"STREAM.MSG.GET.{stream}", what, answer_s))["message"]
         except ApiError as error:
             if error.code == 10037:
                 return None
@@ -230,9 +232,11 @@ class Connection:
         """The servers, without the passwords that may be in their urls."""
         return ", ".join(server.rpartition("@")[2] for server in self._servers)
 
-    async def _request(self, subject: str, data: bytes, headers: dict[str, str] | None = None) -> Msg:
+    async def _request(
+        self, subject: str, data: bytes, headers: dict[str, str] | None = None, answer_s: float | None = None
+    ) -> Msg:
         try:
-            return await self._client.request(subject, data, self.answer_s, headers=headers)
+            return await self._client.request(subject, data, answer_s or self.answer_s, headers=headers)
         except nats.errors.NoRespondersError:
             raise Nobody(f"nobody listens on {subject}") from None
         except (nats.errors.Error, OSError, TimeoutError) as error:

@@ -30,9 +30,10 @@ WRONG_SEQUENCE: Final = (10071, 10164)
 NO_STREAM: Final = 10059
 NO_ROOM: Final = (10002, 10023, 10028, 10047, 10077, 10122)  # resources, storage of the account, the server, the stream
 LASTING: Final = (NO_STREAM, 10054)  # no stream, a message above its limit: to ask again changes nothing
+LOOK_S: Final = 0.5  # a question that comes while nobody leads is dropped: the next one finds the new leader sooner
 PAUSE_S: Final = 0.05  # before the first look that follows one without a result; twice as long each time
 PAUSE_MAX_S: Final = 1.0
-SHRUNK_LOOKS: Final = 20  # a leader that knows less than it has acknowledged may be a new one that is catching up
+SHRUNK_LOOKS: Final = 200  # a leader that knows less than it has acknowledged may be a new one that is catching up
 
 log = structlog.get_logger()
 
@@ -174,8 +175,7 @@ class ShardStream:
                     log.warning("append_unknown", stream=self._name, sequence=expected + 1, reason=str(error))
             while finding is Finding.UNCLEAR:
                 if (finding := await self._look(expected + 1, head)) is Finding.UNCLEAR:
-                    await asyncio.sleep(pause)
-                    pause = min(PAUSE_MAX_S, 2 * pause)
+                    await asyncio.sleep(PAUSE_S)
             if finding is Finding.NOTHING:  # the same bytes, the same sequence
                 await asyncio.sleep(pause)
                 pause = min(PAUSE_MAX_S, 2 * pause)
@@ -191,11 +191,11 @@ class ShardStream:
     async def _look(self, sequence: int, ours: Head) -> Finding:
         """What is at `sequence`, by the stream's leader. Raises LogFailed."""
         try:
-            stored = await self._connection.message(self._name, {"seq": sequence})
+            stored = await self._connection.message(self._name, {"seq": sequence}, LOOK_S)
             if stored is not None:
                 same = message.is_same(stored.headers.get(message.TURN), ours)
                 return Finding.OURS if same else Finding.OTHERS
-            first, last = await self._bounds()
+            first, last = await self._bounds(LOOK_S)
         except NoAnswer:
             return Finding.UNCLEAR
         except ApiError as error:
@@ -234,7 +234,7 @@ class ShardStream:
     def _corrupt(self, sequence: int, reason: str) -> CorruptLog:
         return CorruptLog(f"stream {self._name}", sequence, reason)
 
-    async def _bounds(self) -> tuple[int, int]:
+    async def _bounds(self, answer_s: float | None = None) -> tuple[int, int]:
         """The first sequence, and the last one, by the stream's leader."""
-        state = (await self._connection.api(f"STREAM.INFO.{self._name}"))["state"]
+        state = (await self._connection.api(f"STREAM.INFO.{self._name}", answer_s=answer_s))["state"]
         return max(1, int(state["first_seq"])), int(state["last_seq"])
