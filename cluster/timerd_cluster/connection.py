@@ -24,6 +24,7 @@ PING_S: Final = 5  # a peer that is gone without a word is noticed within three 
 ANSWER_S: Final = 2.0  # then it is looked into, which costs little; a leader that was killed never answers
 BATCH_MESSAGES: Final = 256  # asked for at once
 BATCH_BYTES: Final = 4 << 20
+LAST_MAX: Final = 1_000
 STATUS: Final = "Status"
 
 log = structlog.get_logger()
@@ -56,6 +57,7 @@ class Stored(NamedTuple):
     sequence: int
     headers: Mapping[str, str]
     data: bytes
+    subject: str = ""
 
 
 class Connection:
@@ -117,14 +119,20 @@ class Connection:
             return None
         return Stored(int(headers["Nats-Sequence"]), headers, reply.data)
 
-    async def messages(self, stream: str, sequence: int) -> AsyncGenerator[Stored, None]:
+    def messages(self, stream: str, sequence: int) -> AsyncGenerator[Stored, None]:
         """One batch of what lies at `sequence` and behind; empty when nothing does, by what a replica knows.
 
         Raises NoAnswer.
         """
+        return self._several(stream, {"seq": sequence, "batch": BATCH_MESSAGES, "max_bytes": BATCH_BYTES})
+
+    def last_messages(self, stream: str, subjects: str) -> AsyncGenerator[Stored, None]:
+        """The last message of each subject that fits, by what a replica knows; at most a thousand. Raises NoAnswer."""
+        return self._several(stream, {"multi_last": [subjects], "batch": LAST_MAX})
+
+    async def _several(self, stream: str, wanted: Mapping[str, Any]) -> AsyncGenerator[Stored, None]:
         inbox = self._client.new_inbox()
         replies = await self._client.subscribe(inbox, pending_bytes_limit=0)
-        wanted = {"seq": sequence, "batch": BATCH_MESSAGES, "max_bytes": BATCH_BYTES}
         try:
             await self._client.publish(f"$JS.API.DIRECT.GET.{stream}", _json(wanted), reply=inbox)
             while True:
@@ -134,7 +142,7 @@ class Connection:
                     if headers[STATUS] == "503":
                         raise NoAnswer(f"nobody answers for stream {stream}")
                     return
-                yield Stored(int(headers["Nats-Sequence"]), headers, reply.data)
+                yield Stored(int(headers["Nats-Sequence"]), headers, reply.data, headers.get("Nats-Subject", ""))
         except (nats.errors.Error, TimeoutError) as error:
             raise NoAnswer(f"reading stream {stream}: {error}") from None
         finally:
