@@ -63,6 +63,8 @@ from timerd.virtual_clock import VirtualClock
 Views = list[TimerView]
 Sizes = Sequence[tuple[int, int, int]]  # (shard, bytes, timers)
 
+CLOSE_S = 5
+
 log = structlog.get_logger()
 
 
@@ -135,9 +137,13 @@ class Node:
         """Let open deliveries end and be recorded, then close the shards. False: they took longer than allowed."""
         self.drain()
         drained = await self._dispatch.drain(grace_ms)
-        await self._upkeep.settle()
-        if drained:
-            await self._ask_all(lambda token: Close(token))
+        try:
+            async with asyncio.timeout(max(CLOSE_S, grace_ms / 1000)):  # a log whose servers are away may take for ever
+                await self._upkeep.settle()
+                if drained:
+                    await self._ask_all(lambda token: Close(token))
+        except TimeoutError:
+            drained = False
         for task in self._tasks:
             task.cancel()
         await self._dispatch.close()
