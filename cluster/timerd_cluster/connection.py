@@ -8,6 +8,7 @@ This module knows the client library; no other one does.
 
 import asyncio
 import base64
+import contextlib
 import json
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -174,7 +175,9 @@ class Connection:
         self._closed = True
         if self._dialling is not None:
             self._dialling.cancel()
-        await self._client.close()
+        # It wants to send what is left, and while its server is away there is nothing to send it on.
+        with contextlib.suppress(nats.errors.Error, OSError, RuntimeError):
+            await self._client.close()
 
     async def _dial(self) -> Client:
         """A client that is connected, and from then on comes back by itself. Raises Unreachable."""
