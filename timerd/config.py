@@ -8,6 +8,7 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -98,8 +99,8 @@ def _checked(config: Config) -> Config:
         refuse("grace", "must be 0 to 86400 seconds")
     if config.segment_bytes is not None and not 65_536 <= config.segment_bytes <= 1 << 30:
         refuse("segment_bytes", "must be 64 KiB to 1 GiB")
-    if config.cluster is not None and not config.cluster.replace(",", " ").strip():
-        refuse("cluster", "must name a server, like nats://nats1:4222")
+    if config.cluster is not None and not _are_servers(config.cluster):
+        refuse("cluster", "must name servers, like nats://nats1:4222,nats://nats2:4222")
     if config.cluster_replicas not in (1, 3, 5):
         refuse("cluster_replicas", "must be 1, 3 or 5")
     if not 0.1 <= config.cluster_lease <= 60:
@@ -124,3 +125,11 @@ def _checked(config: Config) -> Config:
     if not config.node:
         refuse("node", "must not be empty")
     return config
+
+
+def _are_servers(text: str) -> bool:
+    try:
+        urls = [urlsplit(server) for server in text.replace(",", " ").split()]
+        return bool(urls) and all(url.scheme in ("nats", "tls") and url.hostname and url.port != 0 for url in urls)
+    except ValueError:  # no such port, or half an IPv6 address
+        return False
