@@ -1,6 +1,7 @@
 """Real NATS servers for tests: one or three, on free ports of this machine, synced at each write, ended by pid."""
 
 import asyncio
+import ctypes
 import os
 import shutil
 import signal
@@ -37,6 +38,15 @@ system_account: SYS
 """
 
 
+_prctl = ctypes.CDLL(None).prctl
+PR_SET_PDEATHSIG = 1
+
+
+def _die_with_parent() -> None:
+    """A test that fails, or a run that is killed, leaves no server behind."""
+    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 class NatsServer:
     """One server process. Its data outlive it."""
 
@@ -60,8 +70,9 @@ class NatsServer:
         assert BINARY is not None
         with (self.home / "server.log").open("a") as log:
             self._process = await asyncio.create_subprocess_exec(
-                BINARY, "-c", str(self.home / "server.conf"), stdout=log, stderr=log, env=self.environment
-            )
+                BINARY, "-c", str(self.home / "server.conf"), stdout=log, stderr=log, env=self.environment,
+                preexec_fn=_die_with_parent,
+            )  # fmt: skip
         self.pid = self._process.pid
         async with asyncio.timeout(READY_S):
             while True:
