@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tests.mutations import callbacks, delivery, engine, flow_control, misfires, recovery, storage
+from tests.mutations import callbacks, cluster, delivery, engine, flow_control, misfires, recovery, storage
 from tests.mutations.mutation import Mutation
 
 ALL: Final[tuple[Mutation, ...]] = (
@@ -13,4 +13,5 @@ ALL: Final[tuple[Mutation, ...]] = (
     *callbacks.PLANTED,
     *misfires.PLANTED,
     *flow_control.PLANTED,
+    *cluster.PLANTED,
 )
