@@ -1,4 +1,4 @@
-"""`python -m benchmarks arm|arm-one|fire|fairness|callback|rearm|memory|bodies|bodies-60-days|restart|idle|all`.
+"""`python -m benchmarks arm|arm-one|fire|fairness|callback|rearm|memory|bodies|bodies-60-days|restart|idle|stream|all`.
 
 Measures, prints a table, and writes JSON if asked.
 
@@ -16,7 +16,20 @@ from pathlib import Path
 import msgspec
 import uvloop
 
-from benchmarks import arm, arm_one, bodies, bodies_60_days, callback, fairness, fire, idle, memory, rearm, restart
+from benchmarks import (
+    arm,
+    arm_one,
+    bodies,
+    bodies_60_days,
+    callback,
+    fairness,
+    fire,
+    idle,
+    memory,
+    rearm,
+    restart,
+    stream,
+)
 from benchmarks.figure import Figure, Round, gather, load, show
 from benchmarks.server import LOAD_CORE, SERVER_CORE, Place
 
@@ -33,6 +46,7 @@ NAMES = (
     "bodies-60-days",
     "restart",
     "idle",
+    "stream",
 )
 ROUNDS: dict[str, Rounds] = {
     "arm": arm.run,
@@ -51,6 +65,8 @@ async def measure(name: str, rounds: int, place: Place) -> list[Figure]:
         return await rearm.run(place)
     if name == "restart":
         return await restart.run(place, rounds)
+    if name == "stream":
+        return await stream.run(place, rounds)
     if name == "idle":
         return await idle.run(place)
     return gather([await ROUNDS[name](place) for _ in range(rounds)])

@@ -56,6 +56,20 @@ def test_a_refusal_names_the_option(flags, environment, named):
         read_config(flags, environment, None)
 
 
+@pytest.mark.parametrize(
+    "servers", ["", " , ", "nats1:4222", "http://nats1", "nats://", "nats://a:port", "nats://[::1"]
+)
+def test_what_names_no_servers_is_refused(servers):
+    with pytest.raises(ConfigError, match="--cluster must name servers"):
+        read_config({"cluster": servers}, {}, None)
+
+
+def test_servers_may_have_passwords_that_are_shown_to_nobody():
+    config = read_config({"cluster": "nats://me:hidden@a:4222, tls://b"}, {"TIMERD_CLUSTER_REPLICAS": "1"}, None)
+    assert config.cluster_replicas == 1
+    assert "hidden" not in repr(config)
+
+
 @pytest.mark.parametrize("text", ["port = ", "nonsense = 1", 'port = "x"', "[types]\na = 1"])
 def test_a_bad_file_is_refused(tmp_path, text):
     file = tmp_path / "timerd.toml"

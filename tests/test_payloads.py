@@ -36,7 +36,7 @@ async def shown(now: TimerView | None, *, as_they_were: bool) -> list[TimerView]
 @pytest.mark.parametrize("as_they_were", [False, True])
 async def test_a_body_that_was_copied_forward_is_read_there(as_they_were: bool) -> None:
     log = MemoryLog()
-    (place,) = log.place_bodies([("a", b"1" * 600)])
+    (place,) = log.place_bodies(0, [("a", b"1" * 600)])
 
     async def look_up(id: str) -> TimerView | None:
         return view(id, place)

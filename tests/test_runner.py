@@ -1,11 +1,11 @@
-"""The runner tells the log how much of what was granted still waits, and lets deliveries begin between turns."""
+"""The runner: room that waits for its turn, shards that have much to do or are taken, deliveries between turns."""
 
 import asyncio
 from collections.abc import Callable, Sequence
 
 from tests.test_upkeep import NOW, StillClock
 from timerd.engine.effect import Effect, Ready, Taken
-from timerd.engine.message import Arm, Cancel, SetTypes, Take
+from timerd.engine.message import Arm, Cancel, SetTypes, Take, Tally
 from timerd.engine.now import Now
 from timerd.engine.ring import SLOTS
 from timerd.engine.shard import Shard
@@ -195,3 +195,34 @@ async def test_a_backlog_comes_a_batch_a_shard_at_a_time():
         assert [len(effect.timers) for effect in rig.heard if isinstance(effect, Taken)] == [800, 800, 800, 600]
         counts = [effect.count for effect in rig.heard if isinstance(effect, Ready)]
         assert counts == [800, 0, 800, 0, 800, 0, 600, 0], "more is ready when a turn has passed, and not at once"
+
+
+async def test_a_fenced_shard_lets_nothing_out_and_takes_no_more_turns_while_the_others_go_on():
+    half = SLOTS // 2
+    shards = [Shard(State(0, list(range(half)), NOW)), Shard(State(1, list(range(half, SLOTS)), NOW))]
+    log = MemoryLog()
+    runner = Runner(shards, log, StillClock())
+    told, heard = [], []
+    runner.on_fenced = told.append
+
+    async def append(frames, waiting_bytes=0):
+        log.fenced = (0,)
+        return 0
+
+    log.append = append
+    log.unsettled = lambda: True
+    runner.send(0, Tally(lambda answer: heard.append(0)))
+    runner.send(1, Tally(lambda answer: heard.append(1)))
+    running = asyncio.ensure_future(runner.run())
+    while 1 not in heard:
+        assert not running.done()
+        await asyncio.sleep(0)
+    runner.send(0, Tally(lambda answer: heard.append(0)))
+    runner.send(1, Tally(lambda answer: heard.append(2)))
+    while 2 not in heard:
+        assert not running.done()
+        await asyncio.sleep(0)
+    running.cancel()
+    assert heard == [1, 2]
+    assert told == [0]
+    assert list(runner.shards) == [1]

@@ -37,8 +37,8 @@ async def test_a_body_segment_stays_while_an_arm_that_refers_to_it_waits_for_its
     log = MemoryLog(segment_bytes=1_000)
     async for _ in log.replay():
         pass
-    [first] = log.place_bodies([("a", b"x" * 1_000)])
-    [second] = log.place_bodies([("b", b"y" * 1_000)])
+    [first] = log.place_bodies(0, [("a", b"x" * 1_000)])
+    [second] = log.place_bodies(0, [("b", b"y" * 1_000)])
     assert log.body_segments()[0].sealed
     assert await segments_after_a_look(log, Counter({first.segment: 1})) == [first.segment, second.segment]
     assert await segments_after_a_look(log, Counter()) == [second.segment], "nothing refers to it any more"

@@ -8,6 +8,7 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -34,6 +35,11 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     tls_cert: str | None = None
     tls_key: str | None = None
     segment_bytes: int | None = None
+    cluster: str | None = None
+    """NATS servers, with commas or spaces between; None: a data directory."""
+    cluster_prefix: str = "timerd"
+    cluster_replicas: int = 3
+    cluster_lease: float = 8.0
     max_body: int = 16 << 20
     max_payload: int = 64 << 10
     max_horizon: str = "3660d"
@@ -48,7 +54,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Only in the file: types to put at start, by name, as in the contract."""
 
     def __repr__(self) -> str:
-        return masked_repr(self, "api_key", "types")
+        return masked_repr(self, "api_key", "cluster", "types")
 
 
 _NOT_OPTIONS = {"types"}
@@ -96,6 +102,12 @@ def _checked(config: Config) -> Config:
         refuse("grace", "must be 0 to 86400 seconds")
     if config.segment_bytes is not None and not 65_536 <= config.segment_bytes <= 1 << 30:
         refuse("segment_bytes", "must be 64 KiB to 1 GiB")
+    if config.cluster is not None and not _are_servers(config.cluster):
+        refuse("cluster", "must name servers, like nats://nats1:4222,nats://nats2:4222")
+    if config.cluster_replicas not in (1, 3, 5):
+        refuse("cluster_replicas", "must be 1, 3 or 5")
+    if not 0.1 <= config.cluster_lease <= 60:
+        refuse("cluster_lease", "must be 0.1 to 60 seconds")
     if not 1_024 <= config.max_body <= 1 << 30:
         refuse("max_body", "must be 1 KiB to 1 GiB")
     if not 0 <= config.max_payload <= config.max_body:
@@ -119,3 +131,11 @@ def _checked(config: Config) -> Config:
     if not config.node:
         refuse("node", "must not be empty")
     return config
+
+
+def _are_servers(text: str) -> bool:
+    try:
+        urls = [urlsplit(server) for server in text.replace(",", " ").split()]
+        return bool(urls) and all(url.scheme in ("nats", "tls") and url.hostname and url.port != 0 for url in urls)
+    except ValueError:  # no such port, or half an IPv6 address
+        return False

@@ -8,6 +8,7 @@ that there is one way in which anything is ever decided.
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from itertools import groupby
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -391,12 +392,17 @@ class Dispatch:
             for id in grown:  # and no other: its neighbours have their room
                 results[id] = ItemResult("retry", error="re-arm: the disk has no room for its payload")
         elif large:
-            places = self._log.place_bodies(large)
-            for (id, _), place in zip(large, places, strict=True):
-                results[id] = msgspec.structs.replace(results[id], payload=place)
-            self._placed[batch.batch_no] = Counter(place.segment for place in places)
-            self._upkeep.placed(self._placed[batch.batch_no], body_bytes)
+            segments = self._placed[batch.batch_no] = Counter()
+            for shard, bodies in groupby(sorted(large, key=self._shard), self._shard):
+                given = list(bodies)
+                for (id, _), place in zip(given, self._log.place_bodies(shard, given), strict=True):
+                    results[id] = msgspec.structs.replace(results[id], payload=place)
+                    segments[place.segment] += 1
+            self._upkeep.placed(segments, body_bytes)
         return Accepted(results, outcome.unnamed)
+
+    def _shard(self, body: tuple[str, bytes]) -> int:
+        return self.table.shards[slot_of(body[0])]
 
     @staticmethod
     def _settle_bytes(results: Mapping[str, ItemResult] | None) -> int:

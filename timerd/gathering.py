@@ -6,7 +6,7 @@ from typing import Any
 
 from timerd.engine.message import Arm, ArmDone, ArmResult, Condition
 from timerd.engine.ring import RingTable, slots_of
-from timerd.engine.timer import Timer
+from timerd.engine.timer import INLINE_PAYLOAD_BYTES, Timer
 
 
 class Gathering:
@@ -80,6 +80,17 @@ def split_arm(table: RingTable, timers: Sequence[Timer], conditions: Sequence[Co
         for part in parts:
             part.conditions = [conditions[index] for index in part.indexes]
     return parts
+
+
+def large_payloads(parts: Sequence[ArmPart]) -> list[tuple[int, list[tuple[Timer, bytes]]]]:
+    """The payloads that will lie apart, with their timers, by shard."""
+    found = []
+    for part in parts:
+        payloads = [(timer, timer.payload) for timer in part.timers]
+        large = [(t, p) for t, p in payloads if isinstance(p, bytes) and len(p) > INLINE_PAYLOAD_BYTES]
+        if large:
+            found.append((part.shard, large))
+    return found
 
 
 def merge_arm(parts: Sequence[ArmPart], answers: Sequence[ArmDone], count: int) -> ArmDone:

@@ -18,6 +18,7 @@ import structlog
 from timerd.catalogue import Types
 from timerd.clock import refused_if_late
 from timerd.dispatch import Dispatch
+from timerd.engine.errors import LogFailed
 from timerd.engine.message import (
     TIMER_DEAD,
     ArmDone,
@@ -45,7 +46,7 @@ from timerd.engine.ring import RingTable, slot_of
 from timerd.engine.settings import Settings
 from timerd.engine.shard import Shard
 from timerd.engine.timer import INLINE_PAYLOAD_BYTES, Timer, TimerType
-from timerd.gathering import Gathering, merge_arm, split_arm
+from timerd.gathering import Gathering, large_payloads, merge_arm, split_arm
 from timerd.inbox import MEMORY_MAX
 from timerd.keys import Keys
 from timerd.pages import BEGINNING, matches, page_token_of, read_page, read_token, share
@@ -62,6 +63,8 @@ from timerd.virtual_clock import VirtualClock
 
 Views = list[TimerView]
 Sizes = Sequence[tuple[int, int, int]]  # (shard, bytes, timers)
+
+CLOSE_S = 5
 
 log = structlog.get_logger()
 
@@ -102,9 +105,9 @@ class Node:
         self.scaling = Scaling(
             settings, table, self._runner, self._upkeep, log, catalog, clock, lambda: self._types.known, self._ask_all
         )
-        """How many shards there are, and who decides that."""
         self.scaling.on_table = self._table_changed
         self._rerouting = Rerouting(self._runner, lambda: self.scaling.table)
+        self._runner.on_fenced = lambda shard: self._fail(LogFailed(f"another process has taken shard {shard}"))
         self._tasks: set[asyncio.Task[Any]] = set()
         self._asking_bytes = 0  # of requests that wait for room in the log
 
@@ -143,9 +146,13 @@ class Node:
         """Let open deliveries end and be recorded, then close the shards. False: they took longer than allowed."""
         self.drain()
         drained = await self._dispatch.drain(grace_ms)
-        await self._upkeep.settle()
-        if drained:
-            await self._ask_all(lambda token: Close(token))
+        try:
+            async with asyncio.timeout(max(CLOSE_S, grace_ms / 1000)):  # a log whose servers are away may take for ever
+                await self._upkeep.settle()
+                if drained:
+                    await self._ask_all(lambda token: Close(token))
+        except TimeoutError:
+            drained = False
         for task in self._tasks:
             task.cancel()
         await self._dispatch.close()
@@ -185,8 +192,8 @@ class Node:
         known = self._types.known  # what they were checked against: nothing has been awaited since
         parts = split_arm(self.scaling.table, timers, conditions)
         size = sum(part.bytes for part in parts)
-        large = _large_payloads(timers) if size > INLINE_PAYLOAD_BYTES else []
-        body_bytes = sum(len(payload) for _, payload in large)
+        large = large_payloads(parts) if size > INLINE_PAYLOAD_BYTES else []
+        body_bytes = sum(len(payload) for _, bodies in large for _, payload in bodies)
         sizes = [(part.shard, part.bytes, len(part.timers)) for part in parts]
         if refused := await self._full(expires_at, sizes, body_bytes) or self._types.refuse(timers, known):
             return refused
@@ -343,14 +350,13 @@ class Node:
         """For /v1/status."""
         uptime_s = (self.clock.now().boot_ms - self._started_at.boot_ms) / 1000
         tally = await self.tally()
-        return status_report(tally, self.settings, self._log.durability, uptime_s, self.scaling.table.version)
+        return status_report(tally, self.settings, self._log, uptime_s, self.scaling.table.version)
 
     async def shards(self) -> list[ShardReport]:
         """For /v1/shards."""
         return shard_reports(await self._ask_all(lambda token: Tally(token)), self.settings)
 
     async def scale(self, shards: int, expires_at: int | None) -> Scaled | Refused:
-        """Have so many shards."""
         return self._expired(expires_at) or await self.scaling.scale(shards)
 
     # ---- the steps that requests are made of
@@ -389,13 +395,15 @@ class Node:
     def _overloaded(self) -> Refused:
         return Refused("overloaded", "more is being asked than can be stored in two seconds", retry_after_s=1)
 
-    def _place_bodies(self, large: Sequence[tuple[Timer, bytes]]) -> Callable[[], None]:
+    def _place_bodies(self, large: Sequence[tuple[int, list[tuple[Timer, bytes]]]]) -> Callable[[], None]:
         """Put large payloads apart. Their segments must stay until what is returned is called: the arm is stepped."""
-        places = self._log.place_bodies([(timer.id, payload) for timer, payload in large])
-        for (timer, _), place in zip(large, places, strict=True):
-            timer.payload = place
-        segments = Counter(place.segment for place in places)
-        self._upkeep.placed(segments, sum(place.length for place in places))
+        segments: Counter[int] = Counter()
+        for shard, bodies in large:
+            places = self._log.place_bodies(shard, [(timer.id, payload) for timer, payload in bodies])
+            for (timer, _), place in zip(bodies, places, strict=True):
+                timer.payload = place
+                segments[place.segment] += 1
+        self._upkeep.placed(segments, sum(len(payload) for _, bodies in large for _, payload in bodies))
         return partial(self._upkeep.placing.subtract, segments)
 
     async def _with_bodies(self, views: Sequence[TimerView], *, as_they_were: bool = False) -> list[TimerView]:
@@ -450,11 +458,3 @@ class Node:
         return await self._pages(
             page_size, page_token, lambda after, count, token: List(filter, after, count, token), filter
         )
-
-
-def _large_payloads(timers: Sequence[Timer]) -> list[tuple[Timer, bytes]]:
-    return [
-        (timer, timer.payload)
-        for timer in timers
-        if isinstance(timer.payload, bytes) and len(timer.payload) > INLINE_PAYLOAD_BYTES
-    ]

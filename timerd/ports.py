@@ -3,7 +3,7 @@
 Everything here is a Protocol or a plain value. The errors that may come through are in `engine.errors`.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -65,18 +65,31 @@ class LogUsage(NamedTuple):
 
 
 class Log(Protocol):
-    """A log of frames for many shards, and the bodies beside it. One writer; one append at a time.
+    """A log of frames for one or many shards, and the bodies beside it. One append at a time.
 
     Call `replay` to its end before the first `append`.
     """
 
     durability: str
     """What an append's return means: fsync | quorum | quorum-interval | none."""
+    replicas: int
+    """On how many machines each frame is kept."""
+    shares_bodies: bool
+    """Whether a shard may refer to a body that was placed for another, so that timers may move between them."""
+    sync: str
+    """When these have it on disk: `always` (before an append returns), an interval as `120s`, `never`, `unknown`."""
+
+    @property
+    def fenced(self) -> Collection[int]:
+        """Shards that another writer has taken, known when an append returns: what it was given for them is not stored,
+        and nothing will be. Their time here is over; the other shards' goes on."""
+        ...
+
     begun: bool
     """After replay: the log was there before this process."""
 
     def replay(self) -> AsyncIterator[Frame]:
-        """All frames still held, in the order in which they were written. Raises CorruptLog."""
+        """All frames still held, each shard's in the order in which they were written. Raises CorruptLog."""
         ...
 
     async def check_bodies(self, places: Sequence[BodyRef]) -> None:
@@ -84,7 +97,7 @@ class Log(Protocol):
         ...
 
     async def append(self, frames: Sequence[Frame], waiting_bytes: int = 0) -> int:
-        """Write the frames, with one write and one sync for all, and return when they are durable.
+        """Write the frames, one a shard or more, all at once; return when they are durable, or their shard is fenced.
 
         Bodies placed before are durable by then as well. What was granted counts as used no longer, but for
         `waiting_bytes` that later frames will take. Returns the bytes that these took. Raises LogFailed (the process
@@ -111,8 +124,8 @@ class Log(Protocol):
         """Whether appends are living on the reserve: nothing but what ends or shrinks timers should be written."""
         ...
 
-    def place_bodies(self, bodies: Sequence[tuple[str, bytes]]) -> list[BodyRef]:
-        """Give each (id, payload) its place. They are written and synced by the next append."""
+    def place_bodies(self, shard: int, bodies: Sequence[tuple[str, bytes]]) -> list[BodyRef]:
+        """Give each (id, payload) of a shard its place. They are written and synced by the next append."""
         ...
 
     async def read_bodies(self, places: Sequence[BodyRef]) -> list[bytes | None]:

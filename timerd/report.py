@@ -124,6 +124,8 @@ class StatusReport(msgspec.Struct, frozen=True):
 
     version: str
     durability: str
+    replicas: int
+    sync: str
     uptime_s: float
     node: str
     timers: dict[str, int]

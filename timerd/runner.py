@@ -44,6 +44,8 @@ class Runner:
         to be called again, or None."""
         self.on_durable: Callable[[int], None] = lambda appended: None
         """Told after each turn, with the bytes it appended, when state and log say the same."""
+        self.on_fenced: Callable[[int], None] = lambda shard: None
+        """Told of a shard that another writer has taken: it takes no more turns, and its last one let nothing out."""
         self.on_quiet: Callable[[int | None], None] = lambda wakes_in_ms: None
         """Told when nothing is left to do now, with the ms until time alone brings something, or None."""
         self._log = log
@@ -90,7 +92,7 @@ class Runner:
 
     def hand_out(self, shard: int, take: Take) -> list[Effect]:
         """Let a shard hand out timers: between two turns at once, and this says what came of it; else in the next."""
-        if not self._between or not self.shards[shard].clean:
+        if not self._between or shard not in self.shards or not self.shards[shard].clean:
             self.send_ahead(shard, take)
             return []
         self._rung.add(shard)  # it has to tick
@@ -114,7 +116,7 @@ class Runner:
             appended = 0
             if frames or self._log.unsettled():
                 appended = await self._log.append(frames, sum(inbox.bytes for inbox in self._inboxes.values()))
-            self._act(turns, appended)
+            self._act(self._still_ours(turns), appended)
 
     def _let_time_pass(self, now: Now) -> bool:
         """Let what has come due begin to leave, before messages are decided that it would wait for. Whether there was
@@ -142,7 +144,7 @@ class Runner:
 
     def _decide(self, now: Now) -> list[Turn]:
         """Step what was gathered, in the shards that have something to do."""
-        rung = sorted(self._rung.union(self._wheel.due(now)))
+        rung = sorted(self._rung.union(self._wheel.due(now)) & self.shards.keys())
         self._rung.clear()
         turns = []
         for id in rung:
@@ -156,6 +158,18 @@ class Runner:
             turns.append(shard.take())
             self._wheel.put(id, shard.wake_at())
         return turns
+
+    def _still_ours(self, turns: list[Turn]) -> list[Turn]:
+        """The turns that are stored. A shard that another writer has taken leaves: its state is ahead of the log."""
+        fenced = self._log.fenced
+        if not fenced:
+            return turns
+        for shard in fenced:
+            if self.shards.pop(shard, None) is not None:
+                self._inboxes[shard] = Inbox(len(self._inboxes))
+                self._wheel.put(shard, (None, None))
+                self.on_fenced(shard)
+        return [turn for turn in turns if turn.shard not in fenced]
 
     def _act(self, turns: list[Turn], appended: int) -> None:
         """Everything is durable: let the effects out, in order."""

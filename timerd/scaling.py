@@ -88,6 +88,8 @@ class Scaling:
 
     async def scale(self, shards: int, *, by_hand: bool = True) -> Scaled | Refused:
         """Have so many shards. What is asked for by hand the controller never goes below."""
+        if not self._log.shares_bodies:
+            return Refused("overloaded", "the number of shards is fixed in a cluster", (), 3_600)
         async with self._lock:
             before = self.table
             if len(before.shard_ids) == shards:
@@ -162,6 +164,8 @@ class Scaling:
             Utilisation(tally.shard, self._settings.node, sum(t.live for t in tally.types.values()), capacity, now)
             for tally in tallies
         ]
+        if not self._log.shares_bodies:
+            return
         await self._catalog.put_utilisation(counted)
         if self.table.version > 1 and not self._resting and rests(self.table, tallies):
             self._resting = True

@@ -18,6 +18,7 @@ import ssl
 from collections.abc import Iterator, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TextIO, cast
+from urllib.parse import urlsplit
 
 import msgspec
 import structlog
@@ -43,7 +44,9 @@ from timerd.engine.secrecy import scrub
 from timerd.engine.settings import Settings
 from timerd.node import Node
 from timerd.ports import Clock
+from timerd.scaling import SHARDS_DEFAULT
 from timerd.stderr import Stderr, keep_standard_descriptors, say
+from timerd.store import CATALOG, OF_THE_CLUSTER, open_store, servers_of
 from timerd.virtual_clock import VirtualClock
 from timerd_api.app import create_app
 from timerd_api.connection import Connection, Crowd
@@ -52,13 +55,8 @@ from timerd_api.problem import Problem
 from timerd_api.schema import TypeBody
 from timerd_api.settings import ApiSettings
 from timerd_api.types import timer_type
-from timerd_storage.catalog import SqliteCatalog
-from timerd_storage.disk import OsDisk
-from timerd_storage.file_log import FileLog
 from timerd_storage.recover import Unreadable
-from timerd_storage.worker import ThreadWorker
 
-CATALOG: Final = "catalog.sqlite"
 EXIT_CONFIG: Final = 2
 EXIT_LOCKED: Final = 3
 EXIT_CORRUPT: Final = 4
@@ -98,9 +96,11 @@ def run(config: Config, *, virtual: bool = False) -> int:
     keep_standard_descriptors()
     for number in _stop_signals(config):
         signal.signal(number, _stop_at_once)
-    configure_logging(config.log_level, [config.api_key.strip()] if config.api_key else [])
+    configure_logging(config.log_level, _secrets(config))
     try:
-        if not (Path(config.data) / CATALOG).exists():
+        if config.cluster is not None and virtual:
+            raise ConfigError("--cluster: a clock that is turned has no cluster")
+        if config.cluster is None and not (Path(config.data) / CATALOG).exists():
             listening.check_reach(config)  # before anything is made; else once the catalogue says what keys it has
         settings, api_settings = _settings(config)
         deliver = HttpDeliver(api_settings.targets, _callback_tls(config))
@@ -113,6 +113,8 @@ def run(config: Config, *, virtual: bool = False) -> int:
     except Unreadable as error:
         return _refuse(EXIT_CORRUPT, f"the log can't be read: {error}")
     except CorruptLog as error:
+        if config.cluster is not None:
+            return _refuse(EXIT_CORRUPT, f"the log is damaged: {error}")
         return _refuse(
             EXIT_CORRUPT,
             f"the log is damaged: {error}\n"
@@ -122,13 +124,20 @@ def run(config: Config, *, virtual: bool = False) -> int:
     except UnreadableCatalog as error:
         return _refuse(EXIT_CORRUPT, f"the catalogue can't be read: {error}")
     except IncompleteDirectory as error:
-        return _refuse(EXIT_CORRUPT, f"{config.data}: {error}")
+        return _refuse(EXIT_CORRUPT, f"{config.data if config.cluster is None else config.cluster_prefix}: {error}")
     except LogFailed as error:
         return _refuse(EXIT_FAILED, f"the log failed: {error}")
     except (ConfigError, boot.WrongShards) as error:
         return _refuse(EXIT_CONFIG, str(error))
-    except (boot.WrongClock, CatalogFull, OSError) as error:
+    except (boot.WrongClock, CatalogFull, OSError, *OF_THE_CLUSTER) as error:
         return _refuse(EXIT_REFUSED, str(error))
+
+
+def _secrets(config: Config) -> list[str]:
+    """What no log line may show: the bootstrap key, and passwords of servers."""
+    servers = [urlsplit(server) for server in servers_of(config)]
+    given = [config.api_key.strip() if config.api_key else None, *(server.password for server in servers)]
+    return [secret for secret in given if secret]
 
 
 def _refuse(code: int, why: str) -> int:
@@ -251,25 +260,23 @@ async def _serve(
 ) -> int:
     _raise_descriptor_limit()
     listener = listening.bind(config)
-    directory = Path(config.data)
     os.umask(0o077)  # payloads are in the log, secrets in the catalogue: they are nobody else's
     clock: Clock
     if virtual:
-        clock = dev.open_clock(directory)
+        clock = dev.open_clock(Path(config.data))
     else:
-        dev.check_real(directory)
+        if config.cluster is None:
+            dev.check_real(Path(config.data))
         clock = SystemClock()
-    worker = ThreadWorker()
-    file_log = await FileLog.open(directory, OsDisk(), worker, segment_bytes=config.segment_bytes)
-    catalog = await SqliteCatalog.open(directory / CATALOG)
+    store = await open_store(config, SHARDS_DEFAULT, deliver, clock)
     try:
-        listening.check_reach(config, len(await catalog.keys()))
-        node = await boot.start(settings, file_log, catalog, clock, deliver, random.random)
+        listening.check_reach(config, len(await store.catalog.keys()))
+        node = await boot.start(settings, store.log, store.catalog, clock, store.deliver, random.random)
         await _put_types(node, config)
         turner = node.turner(clock) if isinstance(clock, VirtualClock) else None
         return await _serve_node(config, node, create_app(node, api_settings, turner), listener)
     finally:
-        await catalog.close()
+        await store.close()
 
 
 async def _put_types(node: Node, config: Config) -> None:

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 from timerd import __version__
 from timerd.engine.message import ShardTally, TypeTally
 from timerd.engine.settings import Settings
+from timerd.ports import Log
 from timerd.report import (
     HostsReport,
     LagWindow,
@@ -76,9 +77,7 @@ def _untroubled(told: Delivered) -> Delivered:
     )
 
 
-def status_report(
-    tally: NodeTally, settings: Settings, durability: str, uptime_s: float, ring_version: int
-) -> StatusReport:
+def status_report(tally: NodeTally, settings: Settings, log: Log, uptime_s: float, ring_version: int) -> StatusReport:
     """For /v1/status."""
     types = tally.types.values()
     due = sum(t.due for shard in tally.shards for t in shard.types.values())
@@ -87,7 +86,9 @@ def status_report(
     oldest = [shard.oldest_due_at for shard in tally.shards if shard.oldest_due_at is not None]
     return StatusReport(
         version=__version__,
-        durability=durability,
+        durability=log.durability,
+        replicas=log.replicas,
+        sync=log.sync,
         uptime_s=uptime_s,
         node=settings.node,
         timers={

@@ -242,7 +242,7 @@ class Upkeep:
         size = sum(place.length for (_, place), _ in live)
         if not await self._log.grant(size + MOVED_BYTES * len(live), self.reserve_bytes(), size):
             return False
-        places = self._log.place_bodies([(id, data[place]) for (id, place), generation in live])
+        places = self._log.place_bodies(shard, [(id, data[place]) for (id, place), generation in live])
         moves = [(id, generation, old, new) for ((id, old), generation), new in zip(live, places, strict=True)]
         segments = Counter(place.segment for place in places)
         self.copied_bytes += size

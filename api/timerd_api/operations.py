@@ -90,6 +90,8 @@ def add_routes(router: APIRouter, service: Service) -> None:
             StatusItem(
                 version=report.version,
                 durability=report.durability,
+                replicas=report.replicas,
+                sync=report.sync,
                 now=format_instant(service.clock.now().wall_ms),
                 uptime_s=report.uptime_s,
                 node=report.node,

@@ -395,10 +395,17 @@ class Readiness(msgspec.Struct, omit_defaults=True):
 
 
 class StatusItem(msgspec.Struct):
-    """The node as it is. `timers` counts by state."""
+    """The node as it is. `timers` counts by state.
+
+    `durability` says what an answered arm rests on: `fsync`, `quorum`, `quorum-interval` or `none`; `replicas` on how
+    many machines it is; `sync` when these have it on disk: `always` (before the answer), an interval, `never` or
+    `unknown`.
+    """
 
     version: str
     durability: str
+    replicas: int
+    sync: str
     now: Instant
     uptime_s: float
     node: str

@@ -15,7 +15,7 @@ Invariants:
 """
 
 from collections import deque
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import zip_longest
 from pathlib import Path
@@ -46,6 +46,10 @@ class FileLog:
     """Implements `timerd.ports.Log`. Made by `open`."""
 
     durability = "fsync"
+    replicas = 1
+    shares_bodies = True
+    sync = "always"
+    fenced: Collection[int] = ()
 
     def __init__(self, directory: Path, disk: Disk, worker: Worker, segment_bytes: int, lock: int) -> None:
         self._directory = directory
@@ -183,7 +187,7 @@ class FileLog:
         """Whether appends are living on the reserve: nothing but what ends or shrinks timers should be written."""
         return self._supply.low()
 
-    def place_bodies(self, bodies: Sequence[tuple[str, bytes]]) -> list[BodyRef]:
+    def place_bodies(self, shard: int, bodies: Sequence[tuple[str, bytes]]) -> list[BodyRef]:
         """Give each (id, payload) its place. They are written and synced by the next append."""
         return self._bodies.place(bodies) if bodies else []
 

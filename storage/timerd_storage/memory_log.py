@@ -4,7 +4,7 @@ Keeps nothing across processes; `reopen` stands in for a restart. Frames are kep
 because records hold live timers, which change.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 
 from timerd.engine.errors import CorruptLog, LogFailed
 from timerd.engine.timer import BodyRef
@@ -17,6 +17,10 @@ class MemoryLog:
     """Implements `timerd.ports.Log`. `capacity` bounds frames and bodies together; None is no bound."""
 
     durability = "none"
+    replicas = 1
+    shares_bodies = True
+    sync = "never"
+    fenced: Collection[int] = ()
 
     def __init__(self, segment_bytes: int = 1 << 20, capacity: int | None = None) -> None:
         self.capacity = capacity
@@ -79,7 +83,7 @@ class MemoryLog:
     def low(self) -> bool:
         return self._free() < self._reserve + self._segment_bytes
 
-    def place_bodies(self, bodies: Sequence[tuple[str, bytes]]) -> list[BodyRef]:
+    def place_bodies(self, shard: int, bodies: Sequence[tuple[str, bytes]]) -> list[BodyRef]:
         if bodies and (not self._bodies or _body_size(self._bodies[max(self._bodies)]) >= self._segment_bytes):
             self._bodies[max(self._bodies, default=0) + 1] = {}
         places = []

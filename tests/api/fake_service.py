@@ -193,7 +193,7 @@ class FakeService:
 
     async def status(self) -> StatusReport:
         counts = {"armed": 3, "due": 0, "in_flight": 1, "retrying": 1, "dead": 0}
-        return StatusReport("0.1.0", "fsync", 12.5, "here", counts, NOW_MS, 1_000, 4_096, 1)
+        return StatusReport("0.1.0", "fsync", 1, "always", 12.5, "here", counts, NOW_MS, 1_000, 4_096, 1)
 
     async def shards(self) -> list[ShardReport]:
         return [ShardReport(0, "here", 1, 3, 100_000, 0.00003, 1, 16_384, 0, 12)]

@@ -23,7 +23,8 @@ async def test_probes(client: httpx.AsyncClient, service: FakeService) -> None:
 
 async def test_status_and_shards(client: httpx.AsyncClient) -> None:
     assert (await client.get("/v1/status")).json() == {
-        "version": "0.1.0", "durability": "fsync", "now": "2026-11-30T08:00:00.000Z", "uptime_s": 12.5, "node": "here",
+        "version": "0.1.0", "durability": "fsync", "replicas": 1, "sync": "always",
+        "now": "2026-11-30T08:00:00.000Z", "uptime_s": 12.5, "node": "here",
         "timers": {"armed": 3, "due": 0, "in_flight": 1, "retrying": 1, "dead": 0},
         "oldest_due_at": "2026-11-30T08:00:00.000Z", "log_live_bytes": 1_000, "log_disk_bytes": 4_096,
         "ring_version": 1,

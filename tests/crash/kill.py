@@ -64,11 +64,15 @@ def quantile(values: list[float], part: float) -> float:
     return sorted(values)[max(0, math.ceil(part * len(values)) - 1)] if values else 0.0
 
 
-async def kill_rounds(directory: Path, rounds: int, seed: int, *, power: bool = False, say: Say = print) -> Report:
-    """Run them, to the first that is wrong."""
+async def kill_rounds(
+    directory: Path, rounds: int, seed: int, *options: str, power: bool = False, say: Say = print
+) -> Report:
+    """Run them, to the first that is wrong. `options` are timerd's own."""
     rng = Random(seed)
     shim = DiskShim(directory, undo=True) if power else None
-    timerd = Process(directory / "data", "--segment-bytes", str(SEGMENT_BYTES), env=shim.env if shim else None)
+    timerd = Process(
+        directory / "data", "--segment-bytes", str(SEGMENT_BYTES), *options, env=shim.env if shim else None
+    )
     load = Load(timerd, rng)
     report = Report(book=load.book)
     began = time.monotonic()

@@ -309,6 +309,7 @@ def test_a_generation_whose_forerunner_is_under_way_is_dropped_after_that() -> N
         ("coalesce", 0, 59 * MINUTE, 59 * MINUTE, 0),  # not overdue by more than the grace
         ("coalesce", 0, 2 * HOUR, 2 * HOUR, 0),
         ("coalesce", 10 * MINUTE, 5 * MINUTE, 5 * MINUTE, 0),  # back in time: no step
+        ("coalesce", -367 * DAY, 0, 0, 0),  # so long a step is none; it would lead beyond the horizon
         ("fire", 0, MINUTE, MINUTE, 0),
     ],
 )

@@ -27,7 +27,7 @@ async def lay() -> tuple[dict[str, bytes], list[Frame]]:
     disk = FakeDisk()
     log, _ = await open_on(disk, 8192)
     await asyncio.sleep(0)
-    places = log.place_bodies(BODIES)
+    places = log.place_bodies(0, BODIES)
     timers = [
         Timer(1_800_000_000_000, (1 << 50) + n, id, "poll", place)
         for n, ((id, _), place) in enumerate(zip(BODIES, places, strict=True))
@@ -37,7 +37,7 @@ async def lay() -> tuple[dict[str, bytes], list[Frame]]:
     for start in range(0, len(frames), 3):
         await log.append(frames[start : start + 3])
         await asyncio.sleep(0)
-    [moved] = log.place_bodies(BODIES[:1])
+    [moved] = log.place_bodies(0, BODIES[:1])
     frames.append(Frame(0, 5, [Relocated([("large", 1 << 50, moved)])]))
     await log.append(frames[-1:])
     await log.close()

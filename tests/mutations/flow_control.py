@@ -67,8 +67,8 @@ PLANTED: Final = (
         "handed-out-while-writing",
         "timers are handed out while the record that they rest on is being written",
         "timerd/runner.py",
-        "if not self._between or not self.shards[shard].clean:",
-        "if not self.shards[shard].clean:",
+        "if not self._between or shard not in self.shards or not self.shards[shard].clean:",
+        "if shard not in self.shards or not self.shards[shard].clean:",
         Pytest("tests/test_runner.py", because="a target can't see what was durable when it was asked"),
     ),
     Mutation(

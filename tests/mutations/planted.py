@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tests.mutations import callbacks, delivery, engine, flow_control, misfires, moves, recovery, storage
+from tests.mutations import callbacks, cluster, delivery, engine, flow_control, misfires, moves, recovery, storage
 from tests.mutations.mutation import Mutation
 
 ALL: Final[tuple[Mutation, ...]] = (
@@ -14,4 +14,5 @@ ALL: Final[tuple[Mutation, ...]] = (
     *misfires.PLANTED,
     *flow_control.PLANTED,
     *moves.PLANTED,
+    *cluster.PLANTED,
 )

@@ -13,7 +13,7 @@ PLANTED: Final = (
             appended = 0
             if frames or self._log.unsettled():
                 appended = await self._log.append(frames, sum(inbox.bytes for inbox in self._inboxes.values()))
-            self._act(turns, appended)
+            self._act(self._still_ours(turns), appended)
 """,
         """\
             self._act(turns, 0)

@@ -36,8 +36,8 @@ class WatchedLog(FileLog):
         self.ledger.appended()
         return appended
 
-    def place_bodies(self, bodies: Sequence[tuple[str, bytes]]) -> list[BodyRef]:
-        places = super().place_bodies(bodies)
+    def place_bodies(self, shard: int, bodies: Sequence[tuple[str, bytes]]) -> list[BodyRef]:
+        places = super().place_bodies(shard, bodies)
         for place, (_, data) in zip(places, bodies, strict=True):
             self.ledger.bodies[place.segment, place.offset] = data
         return places

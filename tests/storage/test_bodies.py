@@ -21,7 +21,7 @@ FIRST = HOME / body.name_of(1)
 async def laid(disk: FakeDisk, count: int = 5, size: int = 1000) -> tuple[FileLog, list[BodyRef]]:
     """A log with a few bodies, appended."""
     log, _ = await open_on(disk, 1 << 16)
-    places = log.place_bodies([(f"id-{n}", bytes([97 + n % 26]) * size) for n in range(count)])
+    places = log.place_bodies(0, [(f"id-{n}", bytes([97 + n % 26]) * size) for n in range(count)])
     await log.append([armed(0, 1)])
     return log, places
 
@@ -55,7 +55,7 @@ async def test_a_scan_comes_in_chunks_of_about_a_mebibyte() -> None:
     disk = FakeDisk()
     log, _ = await open_on(disk, 8 << 20)
     bodies = [(f"id-{n}", bytes([n]) * 300_000) for n in range(20)] + [("huge", b"h" * 3_000_000)]
-    log.place_bodies(bodies)
+    log.place_bodies(0, bodies)
     await log.append([armed(0, 1)])
     disk.crash(Random(1))
     log, _ = await open_on(disk)
@@ -68,7 +68,7 @@ async def test_a_scan_comes_in_chunks_of_about_a_mebibyte() -> None:
 async def test_a_scan_goes_on_behind_what_cannot_be_read() -> None:
     disk = FakeDisk()
     log, _ = await open_on(disk, 1 << 22)
-    places = log.place_bodies([(f"id-{n}", b"x" * 60_000) for n in range(40)])
+    places = log.place_bodies(0, [(f"id-{n}", b"x" * 60_000) for n in range(40)])
     await log.append([armed(0, 1)])
     await log.close()
     log, _ = await open_on(disk, 1 << 22)
@@ -102,7 +102,7 @@ async def test_room_that_was_taken_ahead_is_given_back_by_seal_and_by_start() ->
     log, _ = await open_on(disk, 1 << 16)
     assert await log.grant(30_000, 0)
     await asyncio.sleep(0)
-    [place] = log.place_bodies([("a", b"a" * 600)])
+    [place] = log.place_bodies(0, [("a", b"a" * 600)])
     await log.append([armed(0, 1)])
     assert len(disk.content(FIRST)) > 30_000
     assert log.usage().body_bytes == len(disk.content(FIRST))
@@ -118,9 +118,9 @@ async def test_a_full_segment_counts_with_its_room_and_stays_until_an_append_has
     log, _ = await open_on(disk, 1 << 16)
     assert await log.grant(300_000, 0)
     await asyncio.sleep(0)
-    log.place_bodies([("a", b"a" * 100_000)])
-    log.place_bodies([("b", b"b" * 100_000)])
-    log.place_bodies([("c", b"c" * 100_000)])
+    log.place_bodies(0, [("a", b"a" * 100_000)])
+    log.place_bodies(0, [("b", b"b" * 100_000)])
+    log.place_bodies(0, [("c", b"c" * 100_000)])
     on_disk = sum(len(disk.content(HOME / name)) for name in disk.list_directory(HOME) if body.number_of(name))
     assert on_disk > 300_000
     assert log.usage().body_bytes >= on_disk
@@ -152,7 +152,7 @@ async def test_the_next_segment_takes_over_no_less_room_than_the_full_one_has_le
     log, _ = await open_on(disk, 1 << 16)
     bodies = log._bodies
     await bodies.prepare(300_000)
-    log.place_bodies([("a", b"x" * 70_000)])
+    log.place_bodies(0, [("a", b"x" * 70_000)])
     before = bodies.room
     await bodies.prepare(4_096)
     assert bodies.room >= before
@@ -177,7 +177,7 @@ async def test_more_segments_than_may_be_open_at_once_can_be_read() -> None:
     log, _ = await open_on(disk)
     places = []
     for lsn in range(1, 101):
-        places += log.place_bodies([("a", bytes([lsn]) * 20_000)])
+        places += log.place_bodies(0, [("a", bytes([lsn]) * 20_000)])
         await log.append([armed(0, lsn)])
     assert len(log.body_segments()) == 100
     found = await log.read_bodies(places)
@@ -190,7 +190,7 @@ async def test_want_of_descriptors_costs_no_body() -> None:
     log, _ = await open_on(disk)
     places = []
     for lsn in range(1, 11):
-        places += log.place_bodies([("a", bytes([lsn]) * 20_000)])
+        places += log.place_bodies(0, [("a", bytes([lsn]) * 20_000)])
         await log.append([armed(0, lsn)])
     disk.crash(Random(1))
     log, _ = await open_on(disk)

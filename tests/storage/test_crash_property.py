@@ -79,7 +79,7 @@ class History:
 
     async def append(self, log: FileLog) -> None:
         payloads = [self.random.randbytes(self.random.randint(0, 3000)) for _ in range(self.random.randint(0, 2))]
-        places = log.place_bodies([(f"body-{n}", payload) for n, payload in enumerate(payloads)])
+        places = log.place_bodies(0, [(f"body-{n}", payload) for n, payload in enumerate(payloads)])
         size = self.random.choice([1, 1, 5, 60, 200, 400])
         shards = self.random.sample(range(SHARDS), self.random.randint(1, SHARDS))
         self.open = [armed(shard, self.next_lsn(shard), size) for shard in shards]

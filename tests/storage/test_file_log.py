@@ -87,7 +87,7 @@ async def test_bodies_are_synced_before_the_frames_that_may_refer_to_them_are_wr
     disk = FakeDisk()
     log, _ = await open_on(disk, 1 << 20)
     await asyncio.sleep(0)
-    log.place_bodies([("a", b"a" * 600)])
+    log.place_bodies(0, [("a", b"a" * 600)])
     calls = Calls(disk)
     await log.append([armed(0, 1)])
     assert calls.made.index(("sync_directory", "data")) < calls.made.index(("sync", ".bodies"))

@@ -175,7 +175,7 @@ async def test_bodies_that_were_granted_meet_no_full_disk() -> None:
             break
         take_the_rest(disk)
         lsn += 1
-        [place] = log.place_bodies([(f"id-{lsn}", bytes([lsn % 251]) * 2000)])
+        [place] = log.place_bodies(0, [(f"id-{lsn}", bytes([lsn % 251]) * 2000)])
         await log.append([armed(0, lsn)])
         disk.ballast = 0
         await settle()
@@ -197,7 +197,7 @@ async def test_what_is_granted_lies_in_hand_whoever_fills_the_disk_then(arm_byte
     assert await log.grant(arm_bytes, RESERVE, body_bytes), "the first one after a start, as much as it is"
     take_the_rest(disk)
     frames = [armed(0, lsn) for lsn in range(1, max(2, (arm_bytes - body_bytes) // 500))]
-    places = log.place_bodies([(f"id-{n}", b"x" * 5000) for n in range(body_bytes // 5000)])
+    places = log.place_bodies(0, [(f"id-{n}", b"x" * 5000) for n in range(body_bytes // 5000)])
     assert await log.append(frames) <= max(1000, arm_bytes - body_bytes)
     spent, lsn = 0, len(frames)
     while spent < RESERVE:
@@ -223,7 +223,7 @@ async def test_who_waits_for_room_that_others_take_is_refused_and_meets_no_failu
     count = sum(granted)
     assert 0 < count < 100
     assert granted == sorted(granted, reverse=True), "in line"
-    log.place_bodies([("a", b"x" * 2_000)] * count)
+    log.place_bodies(0, [("a", b"x" * 2_000)] * count)
     await log.append([armed(0, 1)])
     await log.close()
 
@@ -344,7 +344,7 @@ async def test_what_the_system_refuses_while_room_is_made_is_met_like_a_full_dis
             assert not await log.grant(100_000, RESERVE), "no room in hand, and none to be had"
             frames.append(armed(0, len(frames) + 1))
             if verb not in ("sync", "write", "sync_directory"):
-                places += log.place_bodies([("a", b"a" * 600)]) if verb == "allocate" else []
+                places += log.place_bodies(0, [("a", b"a" * 600)]) if verb == "allocate" else []
             await log.append(frames[-1:])
     assert [each["event"] for each in told] == ["log_room_not_made"]
     assert told[0]["errno"] == errno.errorcode[code]

@@ -36,7 +36,7 @@ async def frames(tmp_path: Path, worker: ThreadWorker) -> list[Frame]:
     """A log of several segments in `tmp_path`, with a body."""
     log = await FileLog.open(tmp_path, OsDisk(), worker, SEGMENT)
     await replayed(log)
-    [place] = log.place_bodies([("large", b"p" * 700)])
+    [place] = log.place_bodies(0, [("large", b"p" * 700)])
     laid = [Frame(0, 1, [Armed([Timer(1_800_000_000_000, 1 << 50, "large", "poll", place)])])]
     laid += [armed(shard, lsn - shard, 40) for lsn in range(2, 20) for shard in (0, 1)]
     laid.append(fired(0, 20))
@@ -291,11 +291,11 @@ async def test_only_live_bodies_are_missed(tmp_path: Path, worker: ThreadWorker)
     log = await FileLog.open(tmp_path, OsDisk(), worker, SEGMENT)
     await replayed(log)
     ids = ["fired", "cancelled", "replaced", "purged", "dropped", "moved", "sliced", "live"]
-    first = log.place_bodies([(id, id.encode() * 300) for id in ids])
+    first = log.place_bodies(0, [(id, id.encode() * 300) for id in ids])
     timers = [Timer(1_800_000_000_000, (1 << 50) + n, id, "poll", first[n]) for n, id in enumerate(ids)]
     await log.append([Frame(0, 1, [Armed(timers)])])
-    [moved] = log.place_bodies([("moved", b"m" * SEGMENT)])
-    [live] = log.place_bodies([("live", b"l" * 600)])
+    [moved] = log.place_bodies(0, [("moved", b"m" * SEGMENT)])
+    [live] = log.place_bodies(0, [("live", b"l" * 600)])
     replaced = Timer(1_800_000_000_000, 1 << 51, "replaced", "poll", b"small")
     rearmed = Timer(1_800_000_000_000, 1 << 52, "live", "poll", live)
     records: list[Record] = [

@@ -42,6 +42,19 @@ def serve_command(
     segment_bytes: Annotated[
         int | None, typer.Option(help="Size of a log segment.  [default: 16 MiB, less on a small disk]")
     ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(help="NATS servers that hold everything instead of --data, like nats://a:4222,nats://b:4222."),
+    ] = None,
+    cluster_prefix: Annotated[
+        str | None, typer.Option(help="What the names of its streams begin with.  [default: timerd]")
+    ] = None,
+    cluster_replicas: Annotated[
+        int | None, typer.Option(help="On how many of the servers each is kept: 1, 3 or 5.  [default: 3]")
+    ] = None,
+    cluster_lease: Annotated[
+        float | None, typer.Option(help="Seconds that the shards of a process that died wait.  [default: 8]")
+    ] = None,
     max_body: Annotated[int | None, typer.Option(help="Largest request body in bytes.  [default: 16 MiB]")] = None,
     max_payload: Annotated[int | None, typer.Option(help="Largest payload in bytes.  [default: 64 KiB]")] = None,
     max_horizon: Annotated[str | None, typer.Option(help="How far ahead may be armed.  [default: 3660d]")] = None,

@@ -29,3 +29,7 @@ class UnreadableCatalog(Exception):
 
 class IncompleteDirectory(Exception):
     """A data directory has lost its log or its catalogue. The process refuses to start rather than begin anew."""
+
+
+class ClusterRefused(Exception):
+    """The cluster's servers, or what they hold, are not as timerd needs them. The process refuses to start."""

@@ -12,6 +12,7 @@ from timerd.engine.lane import Lane
 from timerd.engine.record import Fired
 from timerd.engine.timer import BEHIND, WAITING, TimerType
 
+STEP_MS_MAX: Final = 366 * 86_400_000  # nothing repeats more seldom; and a turn skipped is to be within any horizon
 AT_ONCE: Final = 200  # drops in one turn of a shard: a delivery takes some turns, and all shards are at it
 
 
@@ -32,12 +33,12 @@ def drop(draft: Draft, lane: Lane, most: int) -> int:
 def coalesce(type: TimerType | None, delivered_at: int, fire_at: int, now_ms: int) -> tuple[int, int]:
     """Where a re-arm to `fire_at`, of a timer that was to fire at `delivered_at`, goes; and how many turns it skips.
 
-    The step between the two is what the timer repeats by, so it keeps its phase.
+    The step between the two is what the timer repeats by, so it keeps its phase. A step of more than a year is none.
     """
     if type is None or type.misfire.policy != "coalesce" or now_ms - fire_at <= type.grace_ms:
         return fire_at, 0
     step = fire_at - delivered_at
-    if step <= 0:
+    if not 0 < step <= STEP_MS_MAX:
         return fire_at, 0
     skipped = -(-(now_ms - fire_at) // step)
     return fire_at + skipped * step, skipped

@@ -30,9 +30,7 @@ from timerd.engine.backoff import backoff_ms
 from timerd.engine.timer import RetryPolicy
 
 GROWS_BY: Final = 8  # an eighth a round: 2,000 successes from 16 to 256; one a round would be 30,000
-FEW: Final = (
-    4  # so few under way don't say how many are too many: then the window is halved, and not what was under way
-)
+FEW: Final = 4  # so few under way don't say how many are too many: then the window is halved, and not they
 CALM_MS: Final = 600_000  # with no sign of overload for so long a type of little traffic is whole again, too
 
 

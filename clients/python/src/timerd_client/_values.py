@@ -143,10 +143,15 @@ class TypeInfo(msgspec.Struct, frozen=True):
 
 
 class Status(msgspec.Struct, frozen=True):
-    """The server about itself. `durability`: fsync | quorum | quorum-interval | none."""
+    """The server about itself.
+
+    `durability`: fsync | quorum | quorum-interval | none. `sync`: always, an interval, never, unknown.
+    """
 
     version: str = ""
     durability: str = ""
+    replicas: int | None = None
+    sync: str = ""
     uptime_s: float | None = None
     node: str | None = None
     timers: dict[str, int] = {}

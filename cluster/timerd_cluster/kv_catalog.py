@@ -1,0 +1,138 @@
+"""The catalogue in a cluster: types, API keys and the ring table in a key-value bucket.
+
+A bucket is a stream that keeps the last message of each subject; `nats kv` reads it. A value is the same JSON as a row
+of the catalogue on one machine. Every change is acknowledged by the bucket's leader before its call returns; one whose
+outcome is not known is made again, which does no harm. Reads are the leader's, never a replica's that may be behind.
+"""
+
+import asyncio
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+import structlog
+
+from timerd.engine.errors import CatalogFull
+from timerd.engine.ring import RingTable
+from timerd.engine.timer import TimerType
+from timerd.ports import ApiKey, Utilisation
+from timerd_cluster.connection import ApiError, Connection, NoAnswer
+from timerd_cluster.names import Names
+from timerd_cluster.servers import Servers, several
+from timerd_cluster.shard_stream import NO_ROOM, PAUSE_MAX_S, PAUSE_S
+
+BUCKET: Final = "catalog"
+OPERATION: Final = "KV-Operation"
+
+_type_decoder = msgspec.json.Decoder(TimerType)
+_key_decoder = msgspec.json.Decoder(ApiKey)
+_ring_decoder = msgspec.json.Decoder(RingTable)
+
+log = structlog.get_logger()
+
+
+class KvCatalog:
+    """Implements `timerd.ports.Catalog`. Made by `open`."""
+
+    def __init__(self, connection: Connection, names: Names) -> None:
+        self._connection = connection
+        self._stream = names.bucket_stream(BUCKET)
+        self._subject = names.bucket_subject(BUCKET, "")
+
+    @classmethod
+    async def open(cls, connection: Connection, names: Names, replicas: int) -> "KvCatalog":
+        """Check the servers and the bucket, which is made if there is none. The connection stays the caller's.
+
+        Raises ClusterRefused, NoAnswer.
+        """
+        await (await Servers.check(connection)).bucket(names, BUCKET, replicas)
+        return cls(connection, names)
+
+    async def types(self) -> list[TimerType]:
+        """All types, by name."""
+        found = [_type_decoder.decode(data) for data in (await self._read("type")).values()]
+        return sorted(found, key=lambda type: type.name)
+
+    async def put_type(self, type: TimerType) -> None:
+        """Add or replace a type."""
+        await self._write(f"type.{key_of(type.name)}", msgspec.json.encode(type))
+
+    async def delete_type(self, name: str) -> None:
+        """Delete a type, if there is one of that name."""
+        await self._write(f"type.{key_of(name)}", None)
+
+    async def keys(self) -> list[ApiKey]:
+        """All API keys, by id."""
+        found = [_key_decoder.decode(data) for data in (await self._read("key")).values()]
+        return sorted(found, key=lambda key: key.id)
+
+    async def put_key(self, key: ApiKey) -> None:
+        """Add or replace a key."""
+        await self._write(f"key.{key_of(key.id)}", msgspec.json.encode(key))
+
+    async def delete_key(self, id: str) -> None:
+        """Delete a key, if there is one of that id."""
+        await self._write(f"key.{key_of(id)}", None)
+
+    async def ring(self) -> RingTable | None:
+        """The ring table, or None before the first was put."""
+        for data in (await self._read("ring")).values():
+            return _ring_decoder.decode(data)
+        return None
+
+    async def put_ring(self, table: RingTable) -> None:
+        """Replace the ring table."""
+        await self._write("ring.table", msgspec.json.encode(table))
+
+    async def utilisation(self) -> list[Utilisation]:
+        """Nothing: in a cluster the number of shards is fixed, for now."""
+        return []
+
+    async def put_utilisation(self, rows: Sequence[Utilisation]) -> None:
+        """Nothing is kept, since nobody would read it."""
+
+    async def close(self) -> None:
+        """The connection stays."""
+
+    async def _read(self, kind: str) -> Mapping[str, bytes]:
+        """All values of a kind, by subject. Raises NoAnswer, ApiError."""
+        wanted: dict[str, Any] = {"subjects_filter": f"{self._subject}{kind}.*", "offset": 0}
+        subjects: list[str] = []
+        while True:
+            answer = await self._connection.api(f"STREAM.INFO.{self._stream}", wanted)
+            page = answer["state"].get("subjects") or {}
+            subjects += page
+            wanted["offset"] += len(page)
+            if not page or wanted["offset"] >= answer.get("total", 0):
+                break
+        found = await several(
+            [self._connection.message(self._stream, {"last_by_subj": subject}) for subject in sorted(subjects)]
+        )
+        return {
+            subject: stored.data
+            for subject, stored in zip(sorted(subjects), found, strict=True)
+            if stored is not None and OPERATION not in stored.headers
+        }
+
+    async def _write(self, key: str, data: bytes | None) -> None:
+        """Raises CatalogFull. Waits for the servers, for as long as it takes."""
+        headers = {OPERATION: "DEL"} if data is None else {}
+        pause = PAUSE_S
+        while True:
+            try:
+                await self._connection.publish(self._subject + key, data or b"", headers)
+                return
+            except NoAnswer as error:
+                log.warning("catalogue_unknown", reason=str(error))
+            except ApiError as error:
+                if error.code in NO_ROOM:
+                    raise CatalogFull(error.text) from error
+                log.warning("catalogue_unknown", reason=str(error))
+            await asyncio.sleep(pause)
+            pause = min(PAUSE_MAX_S, 2 * pause)
+
+
+def key_of(name: str) -> str:
+    """A name as a bucket takes it for a key: what is neither letter, digit, `_` nor `-` is written as =XX."""
+    return re.sub(rb"[^A-Za-z0-9_-]", lambda match: b"=%02X" % ord(match[0]), name.encode()).decode()

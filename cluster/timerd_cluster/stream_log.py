@@ -1,0 +1,306 @@
+"""The log on JetStream: a stream for each shard, a message for each turn, and a stream for each shard's large payloads.
+
+Shards share nothing here but the connection: their appends go out together, and each is stored, or its shard fenced, by
+itself. An append returns when all of them are; a log of one shard makes its shard wait for no other.
+
+A stream is cut into segments, for upkeep alone: each message names the segment that it belongs to, which is how a
+restart finds the same ones. Deleting a segment is a purge of each stream up to the segment's last message in it.
+
+Invariants:
+
+1. One append at a time. Nothing counts as appended before its stream's leader has acknowledged it.
+2. Bodies are stored before a frame that may refer to them is sent.
+3. Purges go from the oldest segment on, and only behind what is durable.
+4. What failed stays failed; what is not known to have failed is waited for (shard_stream.py).
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+from timerd.engine.errors import CorruptLog, LogFailed
+from timerd.engine.record import Closed, Owned
+from timerd.engine.timer import BodyRef
+from timerd.ports import Body, BodySegment, Frame, LogUsage, OldestSegment
+from timerd_cluster import message
+from timerd_cluster.body_stream import BodyStream
+from timerd_cluster.connection import Connection
+from timerd_cluster.extents import shard_of
+from timerd_cluster.lease import LEASE_MS, Lease
+from timerd_cluster.message import BadMessage
+from timerd_cluster.names import Names
+from timerd_cluster.room import Room
+from timerd_cluster.servers import Servers
+from timerd_cluster.shard_stream import ShardStream
+
+SEGMENT_BYTES: Final = 16 << 20
+
+
+class Segment:
+    """A run of the log's turns, over all its shards."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.bytes = 0
+        self.last: dict[int, tuple[int, int]] = {}
+        """Shard -> lsn and sequence of its last turn here."""
+
+
+class StreamLog:
+    """Implements `timerd.ports.Log`. Made by `open`."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        names: Names,
+        servers: Servers,
+        shards: Sequence[int],
+        writer: str,
+        size: int,
+        lease: Callable[[], Lease],
+        room: Room,
+    ) -> None:
+        self.durability = servers.durability
+        self.replicas = servers.replicas
+        self.shares_bodies = False
+        self.sync = servers.sync
+        self.begun = servers.found
+        self.names = names
+        self._segment_bytes = size
+        self._streams = {shard: ShardStream(connection, names, shard, writer, lease()) for shard in shards}
+        self._bodies = {shard: BodyStream(connection, names, shard, size) for shard in shards}
+        self._segments = [Segment(1)]
+        self._room = room
+        self._renewed_bytes = 0  # since the last append
+        self._replayed = False
+        self._busy = False
+        self._failure: BaseException | None = None
+        self._confirming: asyncio.Task[bool] | None = None
+
+    @classmethod
+    async def open(
+        cls,
+        connection: Connection,
+        names: Names,
+        shards: Sequence[int],
+        writer: str,
+        replicas: int,
+        segment_bytes: int = SEGMENT_BYTES,
+        *,
+        new: bool = True,
+        lease_ms: int = LEASE_MS,
+        boot_ms: Callable[[], int],
+    ) -> "StreamLog":
+        """Check the servers and these shards' streams. The connection stays the caller's.
+
+        `new`: streams that are missing are made; without it a missing one is a loss. `writer` is a name that no other
+        process has ever had. `lease_ms` is the same for all who ever open these streams, who compare it; `boot_ms`
+        reads the boot clock. Raises ClusterRefused, CorruptLog, NoAnswer.
+        """
+        servers = await Servers.check(connection)
+        await servers.streams(names, shards, replicas, lease_ms, new=new)
+        room = Room(servers, segment_bytes, boot_ms)
+        await room.look()
+        return cls(connection, names, servers, shards, writer, segment_bytes, lambda: Lease(lease_ms, boot_ms), room)
+
+    async def replay(self) -> AsyncIterator[Frame]:
+        """All frames still held, shard by shard. Raises CorruptLog, NoAnswer, ApiError."""
+        assert not self._replayed, "a log is replayed once"
+        segments: dict[int, Segment] = {}
+        for shard, stream in self._streams.items():
+            await self._bodies[shard].open()
+            released = 0
+            async for turn in stream.read():
+                segment = segments.setdefault(turn.head.segment, Segment(turn.head.segment))
+                segment.bytes += turn.bytes
+                segment.last[shard] = turn.head.lsn, turn.sequence
+                try:
+                    records = message.decode(turn.payload)
+                except BadMessage as error:
+                    raise CorruptLog(f"the stream of shard {shard}", turn.sequence, str(error)) from error
+                if records and isinstance(records[-1], Closed):
+                    released = turn.sequence
+                yield Frame(shard, turn.head.lsn, records)
+            for number, count in stream.renewals.items():
+                segments.setdefault(number, Segment(number)).bytes += count * message.OVERHEAD_BYTES
+            if released == stream.sequence:  # nothing follows it; a stream without a message has had no owner
+                stream.lease.released()
+            self._bodies[shard].begin(stream.epoch)
+        self._segments = [segments[number] for number in sorted(segments)] or self._segments
+        newest = max(stream.segment for stream in self._streams.values())
+        if self._segments[-1].number < newest:  # all that is there of it is parts without an end
+            self._segments.append(Segment(newest))
+        self._replayed = True
+
+    async def check_bodies(self, places: Sequence[BodyRef]) -> None:
+        """After replay: raise CorruptLog unless every live body's segment is there and long enough."""
+        for place in places:
+            bodies = self._bodies.get(shard_of(place.segment))
+            if bodies is None:
+                raise CorruptLog("the log", 0, f"a live payload lies in segment {place.segment}, of another shard")
+            bodies.check([place])
+
+    @property
+    def fenced(self) -> Collection[int]:
+        """Shards that another writer has taken."""
+        return [shard for shard, stream in self._streams.items() if stream.fenced]
+
+    async def append(self, frames: Sequence[Frame], waiting_bytes: int = 0) -> int:
+        """Store bodies, then all frames, each shard's in its stream; return when each is stored or its shard fenced.
+
+        The bytes of renewals since the last one are among those that it returns: upkeep has to see them.
+        Raises LogFailed, now and ever after; a cancelled append fails the log too, since its outcome is not known.
+        """
+        self._refuse_if_failed()
+        assert self._replayed, "replay comes first"
+        assert not self._busy, "one append at a time"
+        by_shard: dict[int, list[tuple[Frame, bytes]]] = {}
+        for frame in frames:
+            before = by_shard.setdefault(frame.shard, [])
+            last = before[-1][0].lsn if before else self._streams[frame.shard].lsn
+            assert last is None or frame.lsn == last + 1, f"shard {frame.shard}: lsn {frame.lsn} follows {last}"
+            for record in frame.records:
+                if isinstance(record, Owned):
+                    assert record.epoch == self._streams[frame.shard].epoch, "a shard's epoch is its stream's"
+            before.append((frame, message.encode(frame.records)))
+        self._busy = True
+        with self._fatal():
+            stored = await asyncio.gather(*(bodies.store() for bodies in self._bodies.values() if bodies.dirty))
+            if frames and self._segments[-1].bytes >= self._segment_bytes:
+                self._segments.append(Segment(self._segments[-1].number + 1))
+            if len(by_shard) == 1:  # most of the time
+                lengths = [await self._append_one(shard, turns) for shard, turns in by_shard.items()]
+            else:
+                lengths = await asyncio.gather(*(self._append_one(shard, turns) for shard, turns in by_shard.items()))
+        self._busy = False
+        self._room.appended(sum(stored) + sum(lengths), waiting_bytes)
+        renewed_bytes, self._renewed_bytes = self._renewed_bytes, 0
+        return sum(lengths) + renewed_bytes
+
+    async def confirm(self) -> bool:
+        """Before a delivery begins: whether all shards are still ours (lease.py). Raises LogFailed."""
+        self._refuse_if_failed()
+        if self._confirming is None or self._confirming.done():
+            if all(stream.is_confirmed() for stream in self._streams.values()):
+                return True
+            # One for all who ask meanwhile; and a delivery that is broken off must not break off an append.
+            self._confirming = asyncio.get_running_loop().create_task(self._confirm())
+        return await asyncio.shield(self._confirming)
+
+    async def _confirm(self) -> bool:
+        before = sum(stream.renewals.total() for stream in self._streams.values())
+        with self._fatal():
+            ours = all(await asyncio.gather(*(stream.confirm() for stream in self._streams.values())))
+        renewed = sum(stream.renewals.total() for stream in self._streams.values()) - before
+        self._renewed_bytes += renewed * message.OVERHEAD_BYTES
+        self._segments[-1].bytes += renewed * message.OVERHEAD_BYTES
+        return ours
+
+    def unsettled(self) -> bool:
+        """Whether something was placed or granted that waits for an append: `append([])` settles it."""
+        return self._room.granted or any(bodies.dirty for bodies in self._bodies.values())
+
+    async def grant(self, arm_bytes: int, reserve_bytes: int, body_bytes: int | None = None) -> bool:
+        """Whether `arm_bytes` more may be accepted while `reserve_bytes` and one segment stay free on the servers.
+
+        By what these say; one that is full all the same makes appends wait.
+        """
+        return self._room.grant(arm_bytes, reserve_bytes)
+
+    def low(self) -> bool:
+        """Whether appends are living on the reserve: nothing but what ends or shrinks timers should be written."""
+        return self._room.low()
+
+    def place_bodies(self, shard: int, bodies: Sequence[tuple[str, bytes]]) -> list[BodyRef]:
+        """Give each (id, payload) of a shard its place. They are stored by the next append."""
+        return self._bodies[shard].place(bodies) if bodies else []
+
+    async def read_bodies(self, places: Sequence[BodyRef]) -> list[bytes | None]:
+        """The payloads; None for one that can't be read or fails its checksum. Bodies just placed can be read."""
+        found: list[bytes | None] = [None] * len(places)
+        by_shard: dict[int, list[int]] = {}
+        for index, place in enumerate(places):
+            by_shard.setdefault(shard_of(place.segment), []).append(index)
+        for shard, indexes in by_shard.items():
+            if shard in self._bodies:
+                read = await self._bodies[shard].read([places[index] for index in indexes])
+                for index, data in zip(indexes, read, strict=True):
+                    found[index] = data
+        return found
+
+    def body_segments(self) -> list[BodySegment]:
+        """All body segments, each shard's oldest first."""
+        return [segment for bodies in self._bodies.values() for segment in bodies.segments()]
+
+    def scan_bodies(self, number: int) -> AsyncIterator[Sequence[Body]]:
+        """The bodies of one sealed segment, in chunks of about 256 KiB."""
+        return self._bodies[shard_of(number)].scan(number)
+
+    async def drop_bodies(self, number: int) -> None:
+        """Delete a body segment in which nothing is live by what is durable. Raises LogFailed."""
+        self._refuse_if_failed()
+        with self._fatal():
+            await self._bodies[shard_of(number)].drop(number)
+        self._room.purged()
+
+    def oldest(self) -> OldestSegment | None:
+        """The oldest segment, unless it is the one being written."""
+        if len(self._segments) == 1:
+            return None
+        return OldestSegment({shard: lsn for shard, (lsn, _) in self._segments[0].last.items()})
+
+    async def trim(self, needed: Mapping[int, int]) -> int:
+        """Delete the oldest segments while each holds only frames before its shards' `needed` lsns. Returns how many.
+
+        A shard that `needed` does not name still needs everything. Raises LogFailed.
+        """
+        self._refuse_if_failed()
+        trimmed = 0
+        while len(self._segments) > 1:
+            last = self._segments[0].last
+            if any(lsn >= needed.get(shard, 0) for shard, (lsn, _) in last.items()):
+                break
+            with self._fatal():
+                await asyncio.gather(*(self._streams[shard].purge(at) for shard, (_, at) in last.items()))
+            del self._segments[0]
+            trimmed += 1
+        if trimmed:
+            self._room.purged()
+        return trimmed
+
+    def usage(self) -> LogUsage:
+        """About the bytes in the streams, one replica's. The servers' files are somewhat larger."""
+        frame_bytes = sum(segment.bytes for segment in self._segments)
+        return LogUsage(frame_bytes, sum(bodies.stored_bytes for bodies in self._bodies.values()), self._segment_bytes)
+
+    async def close(self) -> None:
+        """Take no more. The connection stays."""
+        self._room.stop()
+        self._failure = self._failure or LogFailed("the log is closed")
+
+    async def _append_one(self, shard: int, turns: Sequence[tuple[Frame, bytes]]) -> int:
+        stream = self._streams[shard]
+        length = 0
+        for frame, payload in turns:
+            segment = self._segments[-1]
+            if not await stream.append(frame.lsn, payload, segment.number):
+                break
+            size = len(payload) + message.OVERHEAD_BYTES
+            segment.bytes += size
+            segment.last[shard] = frame.lsn, stream.sequence
+            length += size
+        return length
+
+    def _refuse_if_failed(self) -> None:
+        if self._failure:
+            raise LogFailed(f"the log failed before: {self._failure}")
+
+    @contextmanager
+    def _fatal(self) -> Iterator[None]:
+        """Whatever goes wrong in here fails the log for good, a cancellation included."""
+        try:
+            yield
+        except BaseException as error:
+            self._failure = error
+            raise

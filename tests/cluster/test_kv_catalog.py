@@ -1,0 +1,86 @@
+"""The catalogue in a bucket: what every catalogue must do, and what is a bucket's own."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import msgspec
+import pytest_asyncio
+
+from tests.cluster.nats_server import NatsServer
+from tests.cluster.open_log import Opener, opener_of
+from tests.cluster.proxy import Proxy
+from tests.storage.test_catalog import FULL
+from timerd.engine.ring import build_table
+from timerd.engine.timer import TimerType
+from timerd.ports import ApiKey
+from timerd_cluster.kv_catalog import KvCatalog, key_of
+
+KEY = ApiKey("abcdefgh", "ops", ("read", "arm"), b"\x01" * 32, 1, None, 2.5)
+
+
+@pytest_asyncio.fixture
+async def opener(shared_server: NatsServer) -> AsyncIterator[Opener]:
+    opener = opener_of(shared_server)
+    yield opener
+    await opener.close()
+
+
+async def test_types_and_keys_are_kept_by_name(opener: Opener) -> None:
+    catalog = await KvCatalog.open(await opener.connect(), opener.names, 1)
+    assert (await catalog.types(), await catalog.keys()) == ([], [])
+    await catalog.put_type(FULL)
+    await catalog.put_type(TimerType("a"))
+    await catalog.put_type(TimerType("a", "http://localhost/"))
+    await catalog.put_key(KEY)
+    assert await catalog.types() == [TimerType("a", "http://localhost/"), FULL]
+    assert await catalog.keys() == [KEY]
+    await catalog.delete_type("a")
+    await catalog.delete_type("a")
+    await catalog.delete_key(KEY.id)
+    assert (await catalog.types(), await catalog.keys()) == ([FULL], [])
+    again = await KvCatalog.open(await opener.connect(), opener.names, 1)
+    assert (await again.types(), await again.keys()) == ([FULL], [])
+
+
+async def test_the_ring_is_one_value(opener: Opener) -> None:
+    catalog = await KvCatalog.open(await opener.connect(), opener.names, 1)
+    assert await catalog.ring() is None
+    for version in (1, 2):
+        table = build_table(range(8), version)
+        await catalog.put_ring(table)
+        assert await catalog.ring() == table
+
+
+async def test_names_that_no_bucket_takes_are_told_apart(opener: Opener) -> None:
+    catalog = await KvCatalog.open(await opener.connect(), opener.names, 1)
+    names = ["a.b", "a b", "a/b", "a*", ">", "ä", "a=2Eb", "A_b-9"]
+    for name in names:
+        await catalog.put_type(TimerType(name))
+    assert [type.name for type in await catalog.types()] == sorted(names)
+    assert len({key_of(name) for name in names}) == len(names)
+
+
+async def test_an_older_or_newer_value_is_read(opener: Opener) -> None:
+    connection = await opener.connect()
+    catalog = await KvCatalog.open(connection, opener.names, 1)
+    value = msgspec.json.encode({"name": "old", "later": 1})
+    await connection.publish(opener.names.bucket_subject("catalog", "type.old"), value, {})
+    assert await catalog.types() == [TimerType("old")]
+
+
+async def test_a_change_whose_answer_is_lost_is_made(shared_server: NatsServer) -> None:
+    proxy = Proxy(shared_server.port)
+    await proxy.start()
+    opener = Opener(proxy.url)
+    opener.answer_s = 0.3
+    catalog = await KvCatalog.open(await opener.connect(), opener.names, 1)
+    proxy.lose_answers = True
+    putting = asyncio.ensure_future(catalog.put_type(FULL))
+    await proxy.held.wait()
+    assert not putting.done()
+    proxy.heal()
+    proxy.cut()
+    await putting
+    assert await catalog.types() == [FULL]
+    await opener.close()
+    await proxy.stop()

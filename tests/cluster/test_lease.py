@@ -1,0 +1,172 @@
+"""The fence for deliveries: who may begin one, how long a taker waits, and what an owner does that was paused."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+
+import pytest_asyncio
+
+from tests.cluster.nats_server import NatsServer
+from tests.cluster.open_log import Opener, opener_of
+from tests.storage.laid import armed
+from timerd.engine.record import Closed, Owned
+from timerd.ports import Answer, Frame, Request
+from timerd_cluster.lease import LEASE_MS, TAKEN, Lease, LeasedDeliver
+from timerd_cluster.message import OVERHEAD_BYTES
+from timerd_cluster.stream_log import StreamLog
+
+SHORT_MS = 400
+
+
+class Clock:
+    """Boot time that goes where it is put."""
+
+    def __init__(self) -> None:
+        self.ms = 1_000_000
+
+    def __call__(self) -> int:
+        return self.ms
+
+
+class Target:
+    """Counts what reaches it."""
+
+    def __init__(self) -> None:
+        self.posts = 0
+
+    async def post(self, request: Request) -> Answer:
+        self.posts += 1
+        return Answer(200)
+
+    async def close(self) -> None: ...
+
+
+@pytest_asyncio.fixture
+async def opener(shared_server: NatsServer) -> AsyncIterator[Opener]:
+    opener = opener_of(shared_server)
+    yield opener
+    await opener.close()
+
+
+async def owner(opener: Opener, clock: Clock) -> StreamLog:
+    """A log whose first append is behind it; it doesn't wait, since nobody had it before."""
+    opener.lease_ms, opener.boot_ms = LEASE_MS, clock
+    log, _ = await opener.replayed()
+    await log.append([Frame(0, 1, [Owned(1, 0, True)])])
+    return log
+
+
+def request() -> Request:
+    return Request("http://127.0.0.1/", {}, b"", 1_000, 1_000)
+
+
+def test_a_right_ends_before_a_wait_begun_at_the_same_moment_whatever_the_clocks_rates() -> None:
+    for owner_rate, taker_rate in ((0.9, 1.1), (1.0, 1.0), (1.1, 0.9)):
+        owners, takers = Clock(), Clock()
+        mine, theirs = Lease(LEASE_MS, owners), Lease(LEASE_MS, takers)
+        mine.acknowledged(owners())
+        theirs.read()
+        start = 1_000_000
+        while theirs.wait_ms():
+            owners.ms = start + int((takers.ms - start) / taker_rate * owner_rate)
+            takers.ms += 10
+        assert not mine.holds()
+
+
+def test_the_right_counts_from_the_first_sending_and_the_wait_from_the_arrival() -> None:
+    clock = Clock()
+    lease = Lease(1_000, clock)
+    assert not lease.holds()
+    assert lease.wait_ms() == 0, "nothing was read: a new stream"
+    sent_ms = clock()
+    clock.ms += 700
+    lease.acknowledged(sent_ms)
+    assert lease.holds()
+    clock.ms += 50
+    assert not lease.holds()
+    lease.read()
+    clock.ms += 999
+    assert lease.wait_ms() == 1
+    clock.ms += 1
+    assert lease.wait_ms() == 0
+    lease.read()
+    lease.released()
+    assert lease.wait_ms() == 0
+
+
+async def test_an_owner_that_appends_has_its_right_and_an_idle_one_renews_when_it_wants_to_deliver(
+    opener: Opener,
+) -> None:
+    clock = Clock()
+    log = await owner(opener, clock)
+    assert await log.confirm()
+    assert log._streams[0].sequence == 1, "no renewal: the append was one"
+    clock.ms += LEASE_MS
+    assert all(await asyncio.gather(*(log.confirm() for _ in range(5))))
+    assert log._streams[0].sequence == 2, "one renewal for all who ask"
+    await log.append([armed(0, 2)])
+    clock.ms += LEASE_MS
+    assert await log.confirm()
+    again, frames = await opener.replayed()
+    assert [frame.lsn for frame in frames] == [1, 2]
+    assert again.usage() == log.usage(), "renewals take room, which a restart counts as well"
+    assert await log.append([armed(0, 3)]) > 2 * OVERHEAD_BYTES, "and upkeep is told of them"
+
+
+async def test_an_owner_that_was_paused_through_a_take_over_delivers_nothing(opener: Opener) -> None:
+    clock = Clock()
+    log = await owner(opener, clock)
+    target = Target()
+    deliver = LeasedDeliver(target, log.confirm)
+    assert (await deliver.post(request())).status == 200
+    later = Clock()
+    opener.boot_ms = later
+    successor, _ = await opener.replayed()
+    later.ms += LEASE_MS  # it has waited
+    await successor.append([Frame(0, 2, [Owned(2, 0, False)])])
+    clock.ms += LEASE_MS  # and so long the owner stood still
+    assert await deliver.post(request()) == TAKEN
+    assert target.posts == 1
+    assert list(log.fenced) == [0]
+    assert await LeasedDeliver(target, successor.confirm).post(request()) != TAKEN
+
+
+async def test_a_taker_waits_a_lease_unless_the_one_before_has_let_go(opener: Opener) -> None:
+    opener.lease_ms = SHORT_MS
+    log, _ = await opener.replayed()
+    began = time.monotonic()
+    await log.append([Frame(0, 1, [Owned(1, 0, True)])])
+    assert time.monotonic() - began < SHORT_MS / 1000, "nobody had it before"
+    crashed, _ = await opener.replayed()
+    began = time.monotonic()
+    await crashed.append([Frame(0, 2, [Owned(2, 0, False)])])
+    assert time.monotonic() - began >= 0.9 * SHORT_MS / 1000
+    await crashed.append([Frame(0, 3, [Closed(0)])])
+    clean, _ = await opener.replayed()
+    assert clean._streams[0].lease.wait_ms() == 0
+    await clean.append([Frame(0, 4, [Owned(3, 0, True)])])
+
+
+async def test_an_owner_that_renews_while_a_taker_waits_keeps_its_shard(opener: Opener) -> None:
+    clock = Clock()
+    log = await owner(opener, clock)
+    other = Clock()
+    opener.boot_ms = other
+    taker, _ = await opener.replayed()
+    clock.ms += LEASE_MS
+    assert await log.confirm()
+    other.ms += LEASE_MS
+    assert await taker.append([Frame(0, 2, [Owned(2, 0, False)])]) == 0
+    assert list(taker.fenced) == [0]
+    assert await log.append([armed(0, 2)]) > 0
+
+
+async def test_a_renewal_behind_a_clean_stop_makes_it_none(opener: Opener) -> None:
+    """Nobody renews after it has let go; should it happen, the taker waits."""
+    clock = Clock()
+    log = await owner(opener, clock)
+    await log.append([Frame(0, 2, [Closed(0)])])
+    clock.ms += LEASE_MS
+    assert await log.confirm()
+    taker, _ = await opener.replayed()
+    assert taker._streams[0].lease.wait_ms() == LEASE_MS

@@ -1,0 +1,122 @@
+"""A whole timerd process on NATS servers: it keeps nothing itself, and what it has acknowledged survives its end."""
+
+import asyncio
+import os
+import ssl
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.nats_server import NatsServer
+from tests.crash.kill import kill_rounds
+from tests.support.process import Process
+from tests.support.processor import Processor
+from timerd.clock import SystemClock
+from timerd.config import Config, ConfigError
+from timerd.deliver import HttpDeliver
+from timerd.engine.address import Targets
+from timerd.store import open_store
+
+ROUNDS = int(os.environ.get("TIMERD_CLUSTER_ROUNDS", "1"))
+ONE = ("--cluster-replicas", "1", "--cluster-lease", "0.3")
+LARGE = {"text": "x" * 5_000}
+
+
+def timerd_on(server: NatsServer, data: Path, prefix: str, *options: str) -> Process:
+    return Process(data, *ONE, "--cluster-prefix", prefix, *options, env={"TIMERD_CLUSTER": server.url})
+
+
+async def test_timers_and_types_outlive_a_kill_and_a_stop(shared_server: NatsServer, tmp_path: Path) -> None:
+    async with Processor() as processor, timerd_on(shared_server, tmp_path / "data", "whole") as timerd:
+        await timerd.put_type("a.b", url=processor.url)
+        await timerd.arm([{"id": f"later-{n}", "type": "a.b", "delay": 3600, "payload": LARGE} for n in range(50)])
+        await timerd.arm([{"id": "gone", "type": "a.b", "delay": 3600}])
+        assert (await timerd.request("DELETE", "/v1/timers/gone"))[0] in (200, 204)
+        await timerd.kill_and_start()
+        assert not (tmp_path / "data").exists(), "nothing is kept here"
+        listed = await timerd.list()
+        assert sorted(timer["id"] for timer in listed) == sorted(f"later-{n}" for n in range(50))
+        assert all(timer["payload"] == LARGE for timer in listed)
+        await timerd.arm([{"id": "now", "type": "a.b", "delay": 0, "payload": LARGE}])
+        await processor.until(lambda: "now" in processor.ids)
+        assert next(timer for _, timer in processor.timers())["payload"] == LARGE
+        _, said = await timerd.request("GET", "/v1/status")
+        assert (said["durability"], said["replicas"], said["sync"]) == ("fsync", 1, "always")
+        await timerd.until(lambda: _fired(timerd, 1))
+        assert await timerd.stop() == 0
+        await timerd.start()
+        assert len(await timerd.list()) == 50
+        assert (await timerd.stats("a.b"))["fired"] == 1
+        assert not timerd.complaints()
+
+
+async def _fired(timerd: Process, count: int) -> bool:
+    return bool((await timerd.stats("a.b"))["fired"] == count)
+
+
+@pytest.mark.slow
+async def test_kill_9_under_load_loses_nothing_acknowledged(shared_server: NatsServer, tmp_path: Path) -> None:
+    options = ("--cluster", shared_server.url, "--cluster-prefix", "killed", *ONE)
+    report = await kill_rounds(tmp_path, ROUNDS, 5, *options)
+    print(report.summary())
+    assert not report.wrong
+    assert report.book.counts["arms"] > ROUNDS * 50
+
+
+async def test_a_server_that_goes_and_comes_back_costs_time_and_nothing_else(
+    server: NatsServer, tmp_path: Path
+) -> None:
+    async with Processor() as processor, timerd_on(server, tmp_path / "data", "away") as timerd:
+        await timerd.put_type("t", url=processor.url)
+        await timerd.arm([{"id": f"before-{n}", "type": "t", "delay": 1} for n in range(20)])
+        await server.kill()
+        asking = asyncio.create_task(timerd.arm([{"id": "during", "type": "t", "delay": 0}]))
+        assert (await timerd.request("GET", "/healthz"))[0] == 200
+        await server.start()
+        await asking
+        await processor.until(lambda: len(processor.ids) == 21)
+        assert set(processor.counts.values()) == {1}
+        assert timerd.process is not None
+        assert timerd.process.returncode is None
+
+
+async def test_a_stop_while_the_server_is_away_ends(server: NatsServer, tmp_path: Path) -> None:
+    async with timerd_on(server, tmp_path / "data", "stopped", "--grace", "1") as timerd:
+        await timerd.put_type("t", url="http://127.0.0.1:9/")
+        await timerd.arm([{"id": "a", "type": "t", "delay": 3600}])
+        await server.kill()
+        assert await timerd.stop(30) == 0, "".join(timerd.stderr + timerd.log)
+
+
+async def test_whoever_loses_its_shards_to_another_process_ends(shared_server: NatsServer, tmp_path: Path) -> None:
+    async with timerd_on(shared_server, tmp_path / "one", "twice") as one:
+        await one.put_type("t", url="http://127.0.0.1:9/")
+        await one.arm([{"id": "a", "type": "t", "delay": 3600}])
+        async with timerd_on(shared_server, tmp_path / "two", "twice") as two:
+            with pytest.raises(Exception, match=r"(?i)disconnected|reset|closed"):
+                await one.arm([{"id": f"b-{n}", "type": "t", "delay": 3600} for n in range(100)])
+            assert await one.wait() == 70
+            assert any("another process has taken shard" in line for line in one.stderr)
+            assert [timer["id"] for timer in await two.list()] == ["a"]
+            await two.arm([{"id": "c", "type": "t", "delay": 3600}])
+
+
+async def _refused(timerd: Process) -> tuple[int, str]:
+    await timerd.spawn()
+    code = await timerd.wait()
+    await asyncio.gather(*timerd._readers)
+    return code, "".join(timerd.stderr)
+
+
+async def test_a_start_that_is_refused_says_why_in_a_line(tmp_path: Path) -> None:
+    closed = Process(tmp_path / "data", "--cluster", "nats://me:hidden@127.0.0.1:9")
+    code, said = await _refused(closed)
+    assert code == 5
+    assert "timerd: no NATS server at 127.0.0.1:9" in said
+    assert "hidden" not in said + "".join(closed.log)
+
+
+async def test_a_prefix_that_the_servers_would_not_take() -> None:
+    config = Config(cluster="nats://127.0.0.1:9", cluster_prefix="no.dots")
+    with pytest.raises(ConfigError, match="--cluster-prefix must be"):
+        await open_store(config, 8, HttpDeliver(Targets(), ssl.create_default_context()), SystemClock())

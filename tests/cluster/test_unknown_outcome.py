@@ -1,0 +1,216 @@
+"""Appends whose answer does not come: the shard stands still until it is known, and nothing is stored twice or lost."""
+
+import asyncio
+import os
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from tests.cluster.nats_server import NatsServer
+from tests.cluster.open_log import Opener, opener_of
+from tests.cluster.proxy import Proxy
+from tests.storage.laid import armed, plain
+from timerd.engine.errors import LogFailed
+from timerd.ports import Frame
+from timerd_cluster import shard_stream
+from timerd_cluster.stream_log import StreamLog
+
+ROUNDS = int(os.environ.get("TIMERD_CLUSTER_ROUNDS", "3"))
+ANSWER_S = 0.4
+
+
+class Distant:
+    """A log behind a proxy, and a way to read what the server has."""
+
+    def __init__(self, server: NatsServer, proxy: Proxy) -> None:
+        self.proxy = proxy
+        self.near = opener_of(server)
+        self._far = Opener(proxy.url)
+        self._far.names = self.near.names
+
+    async def open(self) -> StreamLog:
+        self._far.answer_s = ANSWER_S
+        log, _ = await self._far.replayed()
+        return log
+
+    async def stored(self) -> list[Frame]:
+        _, frames = await self.near.replayed()
+        return frames
+
+    async def close(self) -> None:
+        await self._far.close()
+        await self.near.close()
+
+
+@pytest_asyncio.fixture
+async def distant(shared_server: NatsServer) -> AsyncIterator[Distant]:
+    proxy = Proxy(shared_server.port)
+    await proxy.start()
+    distant = Distant(shared_server, proxy)
+    yield distant
+    await distant.close()
+    await proxy.stop()
+
+
+@pytest.mark.parametrize("cut", [False, True])
+async def test_a_lost_answer_is_found_in_the_stream(distant: Distant, cut: bool) -> None:
+    log = await distant.open()
+    await log.append([armed(0, 1)])
+    distant.proxy.lose_answers = True
+    appending = asyncio.ensure_future(log.append([armed(0, 2)]))
+    await distant.proxy.held.wait()
+    assert not appending.done()
+    distant.proxy.heal()
+    if cut:
+        distant.proxy.cut()
+    assert await appending > 0
+    await log.append([armed(0, 3)])
+    assert [frame.lsn for frame in await distant.stored()] == [1, 2, 3]
+    assert log._streams[0].sequence == 3, "stored once"
+
+
+async def test_a_lost_request_goes_out_again_with_the_same_sequence(distant: Distant) -> None:
+    log = await distant.open()
+    await log.append([armed(0, 1)])
+    distant.proxy.lose_requests = True
+    appending = asyncio.ensure_future(log.append([armed(0, 2)]))
+    await distant.proxy.held.wait()
+    assert [frame.lsn for frame in await distant.stored()] == [1]
+    distant.proxy.heal()
+    distant.proxy.cut()  # what follows a hole in the bytes makes no sense to the server
+    assert await appending > 0
+    assert [frame.lsn for frame in await distant.stored()] == [1, 2]
+    assert log._streams[0].sequence == 2
+
+
+async def test_a_request_that_arrives_after_its_copy_is_refused_and_found(distant: Distant) -> None:
+    log = await distant.open()
+    distant.proxy.hold_appends = True
+    appending = asyncio.ensure_future(log.append([armed(0, 1)]))
+    while len(distant.proxy.holding) < 2:
+        assert not appending.done()
+        await asyncio.sleep(0.01)
+    assert distant.proxy.holding[0][1].split(b"Nats-")[1:] == distant.proxy.holding[1][1].split(b"Nats-")[1:]
+    distant.proxy.heal()
+    assert await appending > 0
+    await log.append([armed(0, 2)])
+    assert [frame.lsn for frame in await distant.stored()] == [1, 2]
+    assert log._streams[0].sequence == 2
+
+
+async def test_who_comes_back_from_silence_after_a_take_over_is_fenced(distant: Distant) -> None:
+    log = await distant.open()
+    await log.append([armed(0, 1)])
+    distant.proxy.lose_requests = True
+    appending = asyncio.ensure_future(log.append([armed(0, 2, 7)]))
+    await distant.proxy.held.wait()
+    other, _ = await distant.near.replayed()
+    await other.append([armed(0, 2)])
+    distant.proxy.heal()
+    distant.proxy.cut()
+    assert await appending == 0
+    assert list(log.fenced) == [0]
+    assert plain(await distant.stored()) == plain([armed(0, 1), armed(0, 2)])
+
+
+async def test_fenced_also_when_the_successor_has_purged_the_place(distant: Distant) -> None:
+    log = await distant.open()
+    await log.append([armed(0, 1)])
+    distant.proxy.lose_requests = True
+    appending = asyncio.ensure_future(log.append([armed(0, 2, 7)]))
+    await distant.proxy.held.wait()
+    other, _ = await distant.near.replayed()
+    for lsn in range(2, 80):
+        await other.append([armed(0, lsn, 20)])
+    assert await other.trim({0: 80}) > 1
+    distant.proxy.heal()
+    distant.proxy.cut()
+    assert await appending == 0
+    assert list(log.fenced) == [0]
+
+
+async def test_lost_answers_in_the_middle_of_parts(distant: Distant) -> None:
+    log = await distant.open()
+    large = armed(0, 1, 5, b"z" * 900_000)
+    appending = asyncio.ensure_future(log.append([large]))
+    while log._streams[0].sequence < 2:
+        await asyncio.sleep(0)
+    distant.proxy.lose_answers = True
+    distant.proxy.held.clear()
+    await distant.proxy.held.wait()
+    distant.proxy.heal()
+    distant.proxy.cut()
+    assert await appending > 0
+    assert plain(await distant.stored()) == plain([large])
+
+
+async def test_bodies_whose_answer_is_lost_are_stored_before_the_frame(distant: Distant) -> None:
+    log = await distant.open()
+    await log.append([armed(0, 1)])
+    places = log.place_bodies(0, [("a", b"a" * 700_000), ("b", b"b" * 600)])
+    distant.proxy.lose_answers = True
+    appending = asyncio.ensure_future(log.append([armed(0, 2)]))
+    await distant.proxy.held.wait()
+    assert [frame.lsn for frame in await distant.stored()] == [1]
+    assert await log.read_bodies(places[1:]) == [b"b" * 600]
+    distant.proxy.heal()
+    distant.proxy.cut()
+    await appending
+    reader, frames = await distant.near.replayed()
+    assert len(frames) == 2
+    await reader.check_bodies(places)
+    assert await reader.read_bodies(places) == [b"a" * 700_000, b"b" * 600]
+
+
+async def test_a_server_that_is_killed_between_request_and_answer_loses_and_doubles_nothing(server: NatsServer) -> None:
+    opener = opener_of(server)
+    opener.answer_s = 1.0
+    log, _ = await opener.replayed()
+    lsn = 0
+    for _ in range(ROUNDS):
+        killed = asyncio.Event()
+
+        async def append_until(killed: asyncio.Event = killed) -> None:
+            nonlocal lsn
+            while not killed.is_set():
+                await log.append([armed(0, lsn + 1, 30)])
+                lsn += 1
+
+        appending = asyncio.ensure_future(append_until())
+        before = lsn
+        while lsn < before + 20:
+            await asyncio.sleep(0)
+        await server.kill()
+        killed.set()
+        await server.start()
+        await appending
+    assert log._streams[0].sequence == lsn
+    _, frames = await opener.replayed()
+    assert [frame.lsn for frame in frames] == list(range(1, lsn + 1))
+    await opener.close()
+
+
+async def test_a_server_that_has_lost_what_it_had_acknowledged_fails_the_log(
+    server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shard_stream, "SHRUNK_LOOKS", 3)
+    opener = opener_of(server)
+    opener.answer_s = 1.0
+    log, _ = await opener.replayed()
+    await log.append([armed(0, 1)])
+    await server.stop()
+    shutil.copytree(tmp_path / "one" / "store", tmp_path / "copy")
+    await server.start()
+    await log.append([armed(0, 2)])
+    await server.kill()
+    shutil.rmtree(tmp_path / "one" / "store")
+    shutil.move(tmp_path / "copy", tmp_path / "one" / "store")
+    await server.start()
+    with pytest.raises(LogFailed, match="they have lost what they said was stored"):
+        await log.append([armed(0, 3)])
+    with pytest.raises(LogFailed):
+        await log.append([armed(0, 3)])
+    await opener.close()
