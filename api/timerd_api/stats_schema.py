@@ -21,17 +21,10 @@ class TargetItem(msgspec.Struct):
     reason: str
 
 
-class HostItem(msgspec.Struct):
-    """A host of callbacks in trouble, since when, and how it is."""
+class HostItem(TargetItem):
+    """A host of callbacks in trouble, and how it is: as a processor."""
 
     host: str
-    since: Instant | None
-    breaker: Breaker
-    window: int
-    bound: int
-    held_until: Instant | None
-    next_probe_at: Instant | None
-    reason: str
 
 
 class HostsItem(msgspec.Struct):

@@ -68,9 +68,8 @@ def test_how_targets_are_is_shown() -> None:
     shown = type_stats(report).hosts
     assert shown is not None
     until = "2026-11-30T08:00:00.000Z"
-    assert shown.troubled == [
-        HostItem("https://a:443", "2026-11-30T07:58:20.000Z", "closed", 2, 4, until, None, "HTTP 429")
-    ]
+    since = "2026-11-30T07:58:20.000Z"
+    assert shown.troubled == [HostItem(since, "closed", 2, 4, until, None, "HTTP 429", host="https://a:443")]
     assert (report.slowed, report.held) == (1, 1)
 
 

@@ -38,7 +38,7 @@ from timerd.engine.timer import Timer, TimerType
 from timerd.engine.turns import Turns
 
 REQUEST_COST: Final = 40  # timers whose work is about that of one request more
-LATELY_MS: Final = 1_000
+LATELY_MS: Final = 1_000  # who had nothing to do for so long is kept waiting by nobody
 OVERDUE_MS: Final = 1_000  # a take or a settlement is a turn of a shard: milliseconds, or the disk hangs
 
 

@@ -61,6 +61,7 @@ class Gate:
         self._catch_up = CatchUp()
         self._missed_in_flight = 0
         self._moments: list[tuple[int, str]] = []  # heap: hosts that may be tried again from then on
+        self._newest = 0  # the batch that was begun last; thousands may be open, and each may fail
         self._sorting: int | None = None  # the batch that is being sorted
         self._sorts_missed = False
         self._rate: Rate | None = None
@@ -148,6 +149,7 @@ class Gate:
     def begin(self, choice: Choice, batch_no: int) -> None:
         """The choice is carried out: its takes are under way."""
         self.open.add(batch_no)
+        self._newest = batch_no
         lane = self._hosts[host_of(choice.key)].lane(choice.key) if choice.key else self.lanes[choice.limit]
         for shard, count in choice.takes:
             lane.asked[shard] = lane.asked.get(shard, 0) + count
@@ -250,9 +252,8 @@ class Gate:
             if failed.suspect or failed.sent:
                 host.pace.note(failed.error, now.boot_ms)
         else:
-            newest, under_way = max(self.open, default=batch_no), host.in_flight
             host.pace.fail(
-                failed, batch_no, newest, under_way, self._share, self.policy, now.boot_ms, jitter,
+                failed, batch_no, self._newest, host.in_flight, self._share, self.policy, now.boot_ms, jitter,
                 timer.id, timer.failure is not None,
             )  # fmt: skip
         if failed.suspect:
@@ -323,7 +324,7 @@ class Gate:
     def _turn(self, host: Host, was: Course, boot_ms: int, reason: str) -> None:
         """The host has been heard of: as in a flow."""
         if was.open and not host.breaker.open:
-            host.pace.restart(max(self.open, default=0), self._share, reason, boot_ms)
+            host.pace.restart(self._newest, self._share, reason, boot_ms)
         self.turned += turns(was, course_of(host.breaker, host.pace), self.name, host.name, reason)
 
     def _choose_unsorted(self, type: TimerType) -> Choice | None:
