@@ -118,7 +118,7 @@ async def test_everything_goes_on_in_the_middle_of_a_move(target: Target, monkey
     assert done.moving
     refused = await node.scale(3, None)
     assert isinstance(refused, Refused)
-    assert refused.retry_after_s
+    assert (refused.name, refused.retry_after_s) == ("shards-moving", 5)
     for n in range(60):
         some = mine.sample(sorted(live), 20)
         await arm(node, some[:10], now_ms() + FAR + n, b'"x"' * 300 if n % 3 else None)

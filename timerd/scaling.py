@@ -89,7 +89,7 @@ class Scaling:
     async def scale(self, shards: int, *, by_hand: bool = True) -> Scaled | Refused:
         """Have so many shards. What is asked for by hand the controller never goes below."""
         if not self._log.shares_bodies:
-            return Refused("overloaded", "the number of shards is fixed in a cluster", (), 3_600)
+            return Refused("shards-fixed", "the number of shards is fixed in a cluster")
         async with self._lock:
             before = self.table
             if len(before.shard_ids) == shards:
@@ -97,7 +97,7 @@ class Scaling:
                     return await self._keep(replace(before, least=shards))
                 return Scaled(shards, before.version, not await self.at_rest())
             if self.stopped or not await self.at_rest():
-                return Refused("overloaded", "the last change of the number of shards is still under way", (), 5)
+                return Refused("shards-moving", "timers are still on their way between shards", (), 5)
             if not await self._log.grant(SCALE_BYTES, self._upkeep.reserve_bytes(), 0):
                 self._upkeep.want_room()
                 return Refused("storage-full", "the disk has no room for timers on the move")

@@ -114,7 +114,7 @@ CALLS: Final = (
     Call("get", "/v1/status", "The node as it is", {200: schema.StatusItem}),
     Call("get", "/v1/shards", "Its shards", {200: shards.ShardList}),
     Call("post", "/v1/shards:scale", "Have so many shards; timers move in the background", {200: shards.ShardScaled},
-         shards.ShardScale, (_EXPIRES,), ("validation", *_WRITE)),
+         shards.ShardScale, (_EXPIRES,), ("validation", "shards-moving", "shards-fixed", *_WRITE)),
     Call("get", "/v1/stats", "Counts by type", {200: stats_schema.Stats}),
     Call("get", "/metrics", "Prometheus text", {200: "text/plain"}),
     Call("get", "/openapi.json", "This contract", {200: JSON}),

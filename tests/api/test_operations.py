@@ -40,9 +40,9 @@ async def test_shards_are_scaled(client: httpx.AsyncClient, service: FakeService
     assert (done.status_code, done.json()) == (200, {"shards": 16, "ring_version": 2, "moving": True})
     for body in ({"shards": 0}, {"shards": 1_025}, {"shards": "4"}, {}, {"shards": 4, "more": 1}):
         assert (await client.post("/v1/shards:scale", json=body)).status_code == 422
-    service.refusal = Refused("overloaded", "under way", (), 5)
+    service.refusal = Refused("shards-moving", "under way", (), 5)
     refused = await client.post("/v1/shards:scale", json={"shards": 4})
-    assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
+    assert (refused.status_code, refused.headers["retry-after"]) == (409, "5")
     assert [asked for asked in service.asked if asked[0] == "scale"] == [("scale", 16, None), ("scale", 4, None)]
 
 

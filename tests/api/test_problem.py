@@ -19,6 +19,7 @@ CONTRACT = {
 }  # fmt: skip
 BESIDE = {
     "not-found": 404, "method-not-allowed": 405, "internal-error": 500, "key-not-found": 404, "rate-limited": 429,
+    "shards-moving": 409, "shards-fixed": 409,
 }  # fmt: skip
 
 
