@@ -293,9 +293,9 @@ def check(shard: Shard) -> None:
         assert all(timer.state == READY and timer.failure is None for timer in missed)
         queued.update(id(timer) for timer in (*waiting, *ready, *lane._urgent.values(), *missed, *parking))
         for queue in lane._retries.values():
-            again = [e[2] for e in queue.ready if e[2].state == READY and e[2].failure is e[3]]
+            again = [e[3] for e in queue.ready if e[3].state == READY and e[3].failure is e[4]]
             assert queue.ready_count == len(again)
-            gapped = [e[2] for e in queue.entries() if e[2].state == RETRYING and e[2].failure is e[3]]
+            gapped = [e[3] for e in queue.entries() if e[3].state == RETRYING and e[3].failure is e[4]]
             assert queue.stale == sum(1 for _ in queue.entries()) - len(gapped)
             queued.update(id(timer) for timer in (*again, *gapped))
     assert queued == Counter(id(timer) for timer in timers if timer.state != DEAD), "in one queue each"

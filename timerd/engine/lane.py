@@ -15,7 +15,7 @@ only counted out (`leave`); the queues drop it when they meet it.
 
 from collections import deque
 from collections.abc import Iterator
-from heapq import heappush, nsmallest
+from heapq import nsmallest
 from itertools import islice
 from typing import Final
 
@@ -250,7 +250,7 @@ class Lane:
             while queue.ready and len(taken) < count:
                 entry = queue.ready.popleft()
                 if is_ready(entry):
-                    retry_at, _, timer, failure = entry
+                    retry_at, _, _, timer, failure = entry
                     taken.append(timer)
                     last = retry_at - failure.gap_ms
                     tried_at = min(tried_at, last) if tried_at else last
@@ -367,8 +367,8 @@ class Lane:
             timer for timer in (*self._urgent.values(), *self._missed.values(), *self._ready) if timer.state == READY
         ]
         for queue in self._retries.values():
-            found += [e[2] for e in islice(queue.entries(), LOOK) if e[2].state == RETRYING and e[2].failure is e[3]]
-            found += [e[2] for e in queue.ready if is_ready(e)]
+            found += [e[3] for e in islice(queue.entries(), LOOK) if e[3].state == RETRYING and e[3].failure is e[4]]
+            found += [e[3] for e in queue.ready if is_ready(e)]
         found += islice(self._parking, LOOK)
         return nsmallest(count, found + self._due.soonest(count))
 
@@ -422,7 +422,7 @@ class Lane:
         queue = self._retries.get(failure.limit)
         if queue is None:
             queue = self._retries[failure.limit] = RetryQueue(failure.limit)
-        heappush(queue.waiting, (failure.since + failure.gap_ms, timer.generation, timer, failure))
+        queue.push(timer, failure)
 
 
 def _not_blocked(timers: list[Timer], held: dict[str, Timer], blocked: set[str]) -> list[Timer]:

@@ -12,12 +12,16 @@ from timerd.engine.due import SLICE, SWEEP_FLOOR
 from timerd.engine.now import Now
 from timerd.engine.timer import READY, RETRYING, Failure, Timer
 
-RetryEntry = tuple[int, int, Timer, Failure]
-"""(retry at, boot ms; generation; timer; its failure then): stale unless the timer's failure still is this one."""
+RetryEntry = tuple[int, int, int, Timer, Failure]
+"""(retry at, boot ms; generation; number; timer; its failure then): stale unless the timer's failure still is this one.
+
+No two have one number: a generation that has moved away and come back may be here twice, and timers have no order that
+holds for those.
+"""
 
 
 def is_ready(entry: RetryEntry) -> bool:
-    return entry[2].state == READY and entry[2].failure is entry[3]
+    return entry[3].state == READY and entry[3].failure is entry[4]
 
 
 class RetryQueue:
@@ -32,14 +36,20 @@ class RetryQueue:
         self.ready_count = 0
         self.stale = 0
         """Entries of `waiting` whose timers went on otherwise."""
+        self._count = 0
         self._unswept: list[RetryEntry] = []
         """What is left of a `waiting` with too many of them: a heap still, since it is taken from its end."""
+
+    def push(self, timer: Timer, failure: Failure) -> None:
+        """Let a timer wait out the gap of its last failure."""
+        self._count += 1
+        heappush(self.waiting, (failure.since + failure.gap_ms, timer.generation, self._count, timer, failure))
 
     def oldest_try(self) -> int:
         """Boot ms of the last attempt of the retry that is ready longest; 0 if none is."""
         while self.ready and not is_ready(self.ready[0]):
             self.ready.popleft()
-        return self.ready[0][0] - self.ready[0][3].gap_ms if self.ready else 0
+        return self.ready[0][0] - self.ready[0][4].gap_ms if self.ready else 0
 
     def pop_due(self, now: Now, count: int) -> None:
         """Let up to `count` retries be ready whose gap is over, and whose time has come: the wall clock may go back."""
@@ -48,8 +58,8 @@ class RetryQueue:
         self._sweep()
         while self.ready_count < count and (at := self.next_at()) is not None and at <= now.boot_ms:
             entry = heappop(self._first_heap())
-            timer = entry[2]
-            if timer.state == RETRYING and timer.failure is entry[3]:
+            timer = entry[3]
+            if timer.state == RETRYING and timer.failure is entry[4]:
                 if timer.fire_at > now.wall_ms:
                     heappush(self.early, (timer.fire_at, timer.generation, entry))
                     continue
@@ -83,7 +93,7 @@ class RetryQueue:
             self._unswept, self.waiting = self.waiting, []
         for _ in range(min(SLICE, len(self._unswept))):
             entry = self._unswept.pop()
-            if entry[2].state == RETRYING and entry[2].failure is entry[3]:
+            if entry[3].state == RETRYING and entry[3].failure is entry[4]:
                 heappush(self.waiting, entry)
             else:
                 self.stale -= 1
@@ -92,7 +102,7 @@ class RetryQueue:
         """The wall clock has gone back: what is ready and not due any more waits again."""
         ready: deque[RetryEntry] = deque()
         for entry in self.ready:
-            timer = entry[2]
+            timer = entry[3]
             if is_ready(entry) and timer.fire_at > now.wall_ms:
                 timer.state = RETRYING
                 self.ready_count -= 1
