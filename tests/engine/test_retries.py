@@ -11,7 +11,7 @@ from timerd.engine.timer import GONE, RETRYING, BodyRef, Failure, Timer
 COPIES = (b"{}", None, BodyRef(1, 0, 600, b"d" * 16))
 
 
-@pytest.mark.parametrize("payloads", permutations(COPIES))
+@pytest.mark.parametrize("payloads", list(permutations(COPIES)))
 def test_a_generation_that_left_and_came_back_is_there_once(payloads: tuple[bytes | None, ...]) -> None:
     """Its old entries are still in the queue, with the same moment and the same generation."""
     queue = RetryQueue(50)
