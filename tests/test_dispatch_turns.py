@@ -16,12 +16,12 @@ NOW = Now(1_796_025_600_000_000, 60_000)
 
 @pytest.fixture
 def runner() -> Mock:
-    return Mock(hand_out=Mock(return_value=[]))
+    return Mock(hand_out=Mock(return_value=[]), unconfirmed=Mock(return_value=[]))
 
 
 def made(runner: Mock, types: int) -> Dispatch:
     clock = Mock(now=lambda: NOW)
-    made = Dispatch(runner, Mock(), Mock(), AsyncMock(), clock, Mock(), Settings(), lambda: 0.5, Mock(), Mock())
+    made = Dispatch(runner, AsyncMock(), clock, Mock(), Settings(), lambda: 0.5, Mock(), Mock())
     names = [f"t{n}" for n in range(types)]
     made.set_types({name: TimerType(name, url="http://t", max_lag_ms=0) for name in names})
     runner.reset_mock()

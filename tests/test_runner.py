@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from tests.test_upkeep import NOW, StillClock
 from timerd.engine.effect import Effect, Ready, Taken
-from timerd.engine.message import Arm, Cancel, SetTypes, Take, Tally
+from timerd.engine.message import GONE, Arm, Cancel, SetTypes, Take, Tally
 from timerd.engine.now import Now
 from timerd.engine.ring import SLOTS
 from timerd.engine.shard import Shard
@@ -211,18 +211,18 @@ async def test_a_fenced_shard_lets_nothing_out_and_takes_no_more_turns_while_the
 
     log.append = append
     log.unsettled = lambda: True
-    runner.send(0, Tally(lambda answer: heard.append(0)))
+    runner.send(0, Tally(lambda answer: heard.append(answer)))
     runner.send(1, Tally(lambda answer: heard.append(1)))
     running = asyncio.ensure_future(runner.run())
     while 1 not in heard:
         assert not running.done()
         await asyncio.sleep(0)
-    runner.send(0, Tally(lambda answer: heard.append(0)))
+    runner.send(0, Tally(lambda answer: heard.append(answer)))
     runner.send(1, Tally(lambda answer: heard.append(2)))
     while 2 not in heard:
         assert not running.done()
         await asyncio.sleep(0)
     running.cancel()
-    assert heard == [1, 2]
+    assert heard == [GONE, 1, 2], "whoever asked is told so"
     assert told == [0]
     assert list(runner.shards) == [1]

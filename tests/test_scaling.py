@@ -186,7 +186,7 @@ async def test_dead_letters_that_move_are_not_taken_for_too_many(target: Target)
     node, _, _ = await used(target, 8, 1)
 
     def kept() -> set[int]:
-        return {shard._kept for shard in node._runner.shards.values()}
+        return {shard._kept for shard in node._runners.shards.values()}
 
     assert kept() == {12_500}
     await scaled(node, 2)

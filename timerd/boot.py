@@ -6,25 +6,17 @@ A start either has everything that was acknowledged, or refuses (`CorruptLog`, `
 
 from collections.abc import Callable
 
-import structlog
-
 from timerd.clock import is_believable
-from timerd.engine.errors import CorruptLog, IncompleteDirectory
-from timerd.engine.now import Now
-from timerd.engine.replay import Replay
+from timerd.engine.errors import IncompleteDirectory
 from timerd.engine.ring import RingTable, build_table
 from timerd.engine.settings import Settings
-from timerd.engine.shard import Shard
 from timerd.keys import Keys
 from timerd.node import Node
 from timerd.ports import Catalog, Clock, Deliver, Log
+from timerd.recovery import WrongShards, recover_shards
 from timerd.scaling import SHARDS_DEFAULT
 
-log = structlog.get_logger()
-
-
-class WrongShards(Exception):
-    """The number of shards asked for is not the data directory's."""
+__all__ = ["WrongClock", "WrongShards", "join", "recover", "start"]
 
 
 class WrongClock(Exception):
@@ -59,7 +51,7 @@ async def recover(
         raise WrongClock("the wall clock is beyond the year 2200; set it before timerd starts")
     stored = await catalog.ring()
     table = _ring(settings, stored)
-    shards = await _recover(settings, stored, table, log_port, now)
+    shards = await recover_shards(settings, table, log_port, now, table.known_ids, stored=stored is not None)
     if stored is not None and not log_port.begun:
         raise IncompleteDirectory(
             "the data directory has a catalogue and no log: its timers are gone from here. Put the log files back; "
@@ -71,7 +63,25 @@ async def recover(
     for shard in shards:
         shard.own(clock.now())
     keys = Keys(await catalog.keys(), catalog, clock)
-    return Node(settings, shards, table, await catalog.types(), keys, log_port, catalog, clock, deliver, random)
+    groups = [(log_port, shards)]
+    return Node(settings, groups, table, await catalog.types(), keys, catalog, clock, deliver, random)
+
+
+async def join(
+    settings: Settings,
+    table: RingTable,
+    catalog: Catalog,
+    clock: Clock,
+    deliver: Deliver,
+    random: Callable[[], float],
+) -> Node:
+    """A node of a cluster, which holds nothing yet: `Node.take` gives it shards of this table."""
+    if not is_believable(clock.now()):
+        raise WrongClock("the wall clock is beyond the year 2200; set it before timerd starts")
+    keys = Keys(await catalog.keys(), catalog, clock)
+    node = Node(settings, [], table, await catalog.types(), keys, catalog, clock, deliver, random)
+    await node.start()
+    return node
 
 
 def _ring(settings: Settings, stored: RingTable | None) -> RingTable:
@@ -84,36 +94,3 @@ def _ring(settings: Settings, stored: RingTable | None) -> RingTable:
             "POST /v1/shards:scale changes their number"
         )
     return stored
-
-
-async def _recover(
-    settings: Settings, stored: RingTable | None, table: RingTable, log_port: Log, now: Now
-) -> list[Shard]:
-    moved = table if table.version > 1 else None
-    replays = {shard: Replay(shard, table.slots_of(shard), now, moved) for shard in table.known_ids}
-    frames = 0
-    async for frame in log_port.replay():
-        if stored is None and settings.shards is None:
-            raise IncompleteDirectory(
-                "the data directory has a log and no catalogue (catalog.sqlite), which holds the types. Put it back; "
-                "or, if it is lost, start once with --shards N, as many as it had, and put the types again"
-            )
-        if frame.shard not in replays:
-            raise CorruptLog("the log", 0, f"a frame of shard {frame.shard}, which the ring table does not have")
-        try:
-            replays[frame.shard].feed(frame.lsn, list(frame.records))
-        except (AssertionError, TypeError, KeyError):
-            if stored is not None:
-                raise
-            raise WrongShards(f"the log was not written with {len(replays)} shards") from None
-        frames += 1
-    await log_port.check_bodies([place for replay in replays.values() for place in replay.live_bodies()])
-    kept = -(-settings.dead_letters_kept // len(table.shard_ids))
-    shards = []
-    for replay in replays.values():
-        state = replay.finish()
-        if isinstance(state, str):
-            raise CorruptLog("the log", 0, state)
-        shards.append(Shard(state, kept))
-    log.info("recovered", frames=frames, timers=sum(shard.state.timers for shard in shards))
-    return shards

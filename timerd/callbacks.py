@@ -22,8 +22,9 @@ from timerd.engine.message import WholeFailure
 from timerd.engine.now import Now
 from timerd.engine.timer import BodyRef, Timer, TimerType
 from timerd.lag import LagSamples
-from timerd.ports import Clock, Deliver, Log, Request
+from timerd.ports import Clock, Deliver, Request
 from timerd.references import References, Unresolved
+from timerd.runners import Runners
 from timerd.signing import sign
 from timerd.troubles import Troubles
 
@@ -40,7 +41,7 @@ class CallbackDeliveries:
     def __init__(
         self,
         dispatcher: Dispatcher,
-        log: Log,
+        runners: Runners,
         deliver: Deliver,
         clock: Clock,
         limits: Limits,
@@ -52,7 +53,7 @@ class CallbackDeliveries:
     ) -> None:
         self.types: Mapping[str, TimerType] = {}
         self._dispatcher = dispatcher
-        self._log = log
+        self._runners = runners
         self._deliver = deliver
         self._clock = clock
         self._limits = limits
@@ -67,7 +68,7 @@ class CallbackDeliveries:
         """Read the requests of a batch, and let the dispatcher say which leave now: those are to be given to `send`,
         with the type as it is then, its secrets with it."""
         apart = [timer.payload for timer in batch.timers if isinstance(timer.payload, BodyRef)]
-        bodies = iter(await self._log.read_bodies(apart) if apart else [])
+        bodies = iter(await self._runners.read_bodies(apart) if apart else [])
         type = self.types.get(batch.type)
         signing = None if type is None else await self._references.resolve(type)
         type = self.types.get(batch.type)
@@ -103,6 +104,12 @@ class CallbackDeliveries:
 
     async def send(self, type: TimerType, batch: Batch, timer: Timer, wanted: CallbackRequest) -> None:
         """One attempt of one callback."""
+        shard = self._dispatcher.shard_of(batch.batch_no, timer.id)
+        unsure = None if shard is None else self._runners.unconfirmed((shard,))
+        if unsure is None or (unsure and await self._runners.confirm(unsure, others=True)):
+            self._dispatcher.withdraw(batch.batch_no, timer.id)  # it waits for its host again, or is another node's
+            self._pump(self._clock.now())
+            return
         now = self._clock.now()
         answer = await self._deliver.post(build_callback(type, timer, wanted, now, timer.id in batch.flagged))
         now = self._clock.now()

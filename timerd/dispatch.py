@@ -6,8 +6,7 @@ that there is one way in which anything is ever decided.
 """
 
 import asyncio
-from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
@@ -28,18 +27,18 @@ from timerd.engine.message import BodyLost, ItemResult, Message, Settle
 from timerd.engine.now import Now
 from timerd.engine.ring import RingTable, slot_of
 from timerd.engine.settings import Settings
+from timerd.engine.share import share_of
 from timerd.engine.timer import INLINE_PAYLOAD_BYTES, BodyRef, Timer, TimerType
 from timerd.lag import LagSamples
-from timerd.ports import Clock, Deliver, Log, Request
+from timerd.ports import Clock, Deliver, Request
 from timerd.references import References, Unresolved, names_any
 from timerd.report import LagWindow
 from timerd.room import Room
-from timerd.runner import Runner
+from timerd.runners import Runners
 from timerd.signing import sign
 from timerd.tallies import Delivered
 from timerd.targets import hosts_report, target_report
 from timerd.troubles import Troubles
-from timerd.upkeep import Upkeep
 
 TURN_TIMERS: Final = 500  # so mostly one batch between two renewals, of which a turn has up to two
 STUCK_MS: Final = 60_000  # batches that could leave and don't for so long are a fault of ours
@@ -62,9 +61,7 @@ class Dispatch:
 
     def __init__(
         self,
-        runner: Runner,
-        upkeep: Upkeep,
-        log: Log,
+        runners: Runners,
         deliver: Deliver,
         clock: Clock,
         table: RingTable,
@@ -75,9 +72,7 @@ class Dispatch:
     ) -> None:
         self.on_drain: Callable[[], None] = lambda: None
         """Told when nothing new begins any more."""
-        self._runner = runner
-        self._upkeep = upkeep
-        self._log = log
+        self._runners = runners
         self._deliver = deliver
         self._clock = clock
         self.table = table
@@ -90,7 +85,9 @@ class Dispatch:
         self._types: Mapping[str, TimerType] = {}
         self._lags: dict[str, LagSamples] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._placed: dict[int, Counter[int]] = {}  # batch_no -> body segments of its answer's re-arms
+        self._placed: dict[int, Callable[[], None]] = {}  # batch_no -> lets go of the bodies of its answer's re-arms
+        self._leaving: dict[int, asyncio.Event] = {}  # shards that are let go of -> nothing of it is under way
+        self._share = (1, 1)
         self._idle = asyncio.Event()
         self._overdue_since: int | None = None
         self._room = Room()
@@ -98,7 +95,7 @@ class Dispatch:
         self._references = References()
         self._callbacks = CallbackDeliveries(
             self._dispatcher,
-            log,
+            runners,
             deliver,
             clock,
             self._limits,
@@ -119,6 +116,8 @@ class Dispatch:
         self._troubles.look(now.boot_ms)
         if self._dispatcher.idle():
             self._idle.set()
+        if self._leaving:
+            self._see_off()
         wall, boot = self._dispatcher.wake_at()
         delays = [at - clock for at, clock in ((wall, now.wall_ms), (boot, now.boot_ms)) if at is not None]
         return max(0, min(delays)) if delays else None
@@ -135,7 +134,7 @@ class Dispatch:
                 if effect.buried:
                     self._troubles.buried(now.boot_ms, effect.type, effect.buried)
                 if effect.batch_no in self._placed and not dispatcher.is_open(effect.batch_no):
-                    self._upkeep.placing.subtract(self._placed.pop(effect.batch_no))
+                    self._placed.pop(effect.batch_no)()
             elif isinstance(effect, Dropped):
                 self._troubles.dropped(now.boot_ms, effect.type, effect.timers)
 
@@ -147,13 +146,70 @@ class Dispatch:
                 self._start(self._check_secrets(type))
         self._references.keep(types.values())
         self._types = self._callbacks.types = types
-        self._dispatcher.set_types(types)
-        self._runner.ring()
+        self._tell_types()
+
+    def set_share(self, mine: int, all: int) -> None:
+        """This node has so many of all shards, and as large a part of each type's limits."""
+        self._share = mine, all
+        self._tell_types()
+
+    def _tell_types(self) -> None:
+        mine, all = self._share
+        self._dispatcher.set_types({name: share_of(type, mine, all) for name, type in self._types.items()})
+        self._runners.ring()
+
+    # ---- shards that come and go
+
+    def forget(self, shard: int) -> None:
+        """The shard is not here any more."""
+        self._dispatcher.absent.forget(shard)
+        self._free_placed()
+        if (left := self._leaving.get(shard)) is not None:
+            left.set()
+        self._runners.ring()
+
+    def slow(self, shard: int) -> None:
+        """Ask it for nothing more."""
+        self._dispatcher.absent.shut(shard)
+
+    def still(self, shard: int) -> None:
+        """Wait for it no more."""
+        self._dispatcher.absent.give_up(shard)
+        self._free_placed()
+
+    def moving(self, shard: int) -> None:
+        """It answers again."""
+        self._dispatcher.absent.reopen(shard)
+        if shard in self._leaving:
+            self._dispatcher.absent.shut(shard)
+
+    async def see_off(self, shard: int, grace_ms: int) -> bool:
+        """Begin nothing more of this shard, and wait until what is under way is durable. False: it took longer than
+        allowed."""
+        self._dispatcher.absent.shut(shard)
+        left = self._leaving[shard] = asyncio.Event()
+        self._runners.ring()
+        try:
+            await asyncio.wait_for(left.wait(), grace_ms / 1000)
+        except TimeoutError:
+            return False
+        finally:
+            del self._leaving[shard]
+        return True
+
+    def _see_off(self) -> None:
+        for shard, left in self._leaving.items():
+            if not self._dispatcher.absent.holds(shard):
+                left.set()
+
+    def _free_placed(self) -> None:
+        for batch_no in [batch_no for batch_no in self._placed if not self._dispatcher.is_open(batch_no)]:
+            self._placed.pop(batch_no)()
 
     def hurry(self, hurried: bool) -> None:
         """Whether batches leave without waiting for more."""
         self._dispatcher.hurry(hurried)
-        self._runner.ring()
+        self._runners.ring()
 
     @property
     def idle(self) -> bool:
@@ -164,12 +220,12 @@ class Dispatch:
         """Begin nothing new."""
         self.on_drain()
         self._dispatcher.drain()
-        self._runner.ring()
+        self._runners.ring()
 
     async def drain(self, grace_ms: int) -> bool:
         """Wait until everything under way is durable. False: it took longer than allowed."""
         self._idle.clear()
-        self._runner.ring()
+        self._runners.ring()
         try:
             await asyncio.wait_for(self._idle.wait(), grace_ms / 1000)
         except TimeoutError:
@@ -223,14 +279,14 @@ class Dispatch:
             for command in commands:
                 match command:
                     case SendTake(shard, take):
-                        self._hear(now, self._runner.hand_out(shard, take))
+                        self._hear(now, self._runners.hand_out(shard, take))
                     case SendSettle(shard, settle):
                         if not isinstance(settle, Settle):
-                            self._runner.send_ahead(shard, settle, 64 + SETTLE_BYTES * len(settle.fired))
+                            self._runners.send_ahead(shard, settle, 64 + SETTLE_BYTES * len(settle.fired))
                             continue
                         if settle.batch_no not in sizes:
                             sizes[settle.batch_no] = self._settle_bytes(settle.results)
-                        self._runner.send_ahead(shard, settle, sizes[settle.batch_no])
+                        self._runners.send_ahead(shard, settle, sizes[settle.batch_no])
                     case Post(batch):
                         self._start(self._attempt(batch))
                     case Sort(batch):
@@ -240,7 +296,7 @@ class Dispatch:
                     case TargetTurned():
                         self._troubles.turned(now.boot_ms, command)
         if self._dispatcher.has_more:
-            self._runner.ring()  # there may be no message to a shard that would bring the next turn
+            self._runners.ring()  # there may be no message to a shard that would bring the next turn
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -283,19 +339,23 @@ class Dispatch:
         if known is None or known.kind != "processor" or type is None:
             # It may have gone, or changed kind, while payloads and secrets were read.
             self._dispatcher.answered(self._clock.now(), batch.batch_no, REMOVED, self._random())
-            self._runner.ring()
+            self._runners.ring()
             return None
         if isinstance(type, Unresolved):
             self._hold(known, batch, type)
             return None
+        if unsure := self._runners.unconfirmed(self._dispatcher.shards_of(batch.batch_no)):
+            batch = await self._confirm(batch, unsure)
+            if self._types.get(batch.type) is not known:
+                return await self._prepare(batch, bodies)
+        batch = self._without_left(batch)
         request = build_request(type, batch, self._clock.now(), bodies) if batch.timers else None
         # A request's first byte is in no ASCII, so most batches need no closer look.
         if request is not None and not request.body.isascii() and (misfits := _requests(batch, bodies)):
-            batch = await self._without(batch, misfits, "it holds a request and no payload")
-            request = build_request(type, batch, self._clock.now(), bodies) if batch.timers else None
+            return await self._prepare(await self._without(batch, misfits, "it holds a request and no payload"), bodies)
         if request is None:
             self._dispatcher.emptied(batch.batch_no)
-            self._runner.ring()
+            self._runners.ring()
             return None
         return _Prepared(batch, request)
 
@@ -339,7 +399,7 @@ class Dispatch:
         pause_ms = backoff_ms(type.retry, tries + 1)
         failed = Failed(unresolved.error, sent=False, retry_after_ms=pause_ms, ours=True)
         self._dispatcher.answered(now, batch.batch_no, failed, self._random())
-        self._runner.ring()
+        self._runners.ring()
 
     async def _check_secrets(self, type: TimerType) -> None:
         """Say at once what is missing, and not when the first timer is due."""
@@ -348,12 +408,28 @@ class Dispatch:
 
     async def _with_bodies(self, batch: Batch, apart: Sequence[Timer]) -> tuple[Batch, dict[str, bytes]]:
         """Read the payloads that lie apart. Timers whose payload is lost are buried and leave the batch."""
-        data = await self._log.read_bodies([t.payload for t in apart if isinstance(t.payload, BodyRef)])
+        data = await self._runners.read_bodies([t.payload for t in apart if isinstance(t.payload, BodyRef)])
         bodies = {timer.id: body for timer, body in zip(apart, data, strict=True) if body is not None}
-        lost = [timer for timer, body in zip(apart, data, strict=True) if body is None]
+        batch = self._without_left(batch)
+        here = {timer.id for timer in batch.timers}
+        lost = [t for t, body in zip(apart, data, strict=True) if body is None and t.id in here]
         if lost:
             batch = await self._without(batch, lost, "its payload can't be read")
         return batch, bodies
+
+    async def _confirm(self, batch: Batch, unsure: Sequence[int]) -> Batch:
+        """Make sure that the shards are ours whose timers are about to leave. Those of others are put back."""
+        count = len(list(self._dispatcher.shards_of(batch.batch_no)))
+        refused = await self._runners.confirm(unsure, others=count > len(unsure))
+        return self._without_left(batch, refused)
+
+    def _without_left(self, batch: Batch, refused: Collection[int] = ()) -> Batch:
+        """Without the timers of shards that are not here any more, or not for sure."""
+        left = self._dispatcher.leave_out(batch.batch_no, refused)
+        if not left:
+            return batch
+        gone = {timer.id for timer in left}
+        return msgspec.structs.replace(batch, timers=[t for t in batch.timers if t.id not in gone])
 
     async def _without(self, batch: Batch, lost: Sequence[Timer], why: str) -> Batch:
         """Bury members of a batch that can't be sent; the rest of it."""
@@ -365,7 +441,7 @@ class Dispatch:
         for shard, timers in by_shard.items():
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             message: Message = BodyLost(batch.batch_no, timers, why, future.set_result)
-            self._runner.send_ahead(shard, message)
+            self._runners.send_ahead(shard, message)
             await future
         gone = {timer.id for timer in lost}
         return msgspec.structs.replace(batch, timers=[t for t in batch.timers if t.id not in gone])
@@ -380,29 +456,32 @@ class Dispatch:
         if not given:
             return outcome
         inline = {t.id: len(t.payload) for t in batch.timers if isinstance(t.payload, bytes)}
-        large = [(id, payload) for id, payload in given if len(payload) > INLINE_PAYLOAD_BYTES]
-        body_bytes = sum(len(payload) for _, payload in large)
+        large = sorted([each for each in given if len(each[1]) > INLINE_PAYLOAD_BYTES], key=self._shard)
         grown = {id: len(payload) for id, payload in large}
+        body_ids = set(grown)
         for id, payload in given:
             if inline.get(id, 0) < len(payload) <= INLINE_PAYLOAD_BYTES:
                 grown[id] = len(payload) - inline.get(id, 0)
         results = dict(outcome.results)
-        if grown and not await self._log.grant(sum(grown.values()), self._upkeep.reserve_bytes(), body_bytes):
-            self._upkeep.want_room()
+        wanted = [(self._shard_of(id), size, size if id in body_ids else 0) for id, size in grown.items()]
+        if refused := await self._runners.grant(wanted) if wanted else set():
             for id in grown:  # and no other: its neighbours have their room
-                results[id] = ItemResult("retry", error="re-arm: the disk has no room for its payload")
-        elif large:
-            segments = self._placed[batch.batch_no] = Counter()
-            for shard, bodies in groupby(sorted(large, key=self._shard), self._shard):
-                given = list(bodies)
-                for (id, _), place in zip(given, self._log.place_bodies(shard, given), strict=True):
+                if self._shard_of(id) in refused:
+                    results[id] = ItemResult("retry", error="re-arm: the disk has no room for its payload")
+            large = [each for each in large if self._shard(each) not in refused]
+        if large:
+            by_shard = [(shard, list(bodies)) for shard, bodies in groupby(large, self._shard)]
+            found, self._placed[batch.batch_no] = self._runners.place(by_shard)
+            for (_, bodies), places in zip(by_shard, found, strict=True):
+                for (id, _), place in zip(bodies, places or (), strict=places is not None):
                     results[id] = msgspec.structs.replace(results[id], payload=place)
-                    segments[place.segment] += 1
-            self._upkeep.placed(segments, body_bytes)
         return Accepted(results, outcome.unnamed)
 
     def _shard(self, body: tuple[str, bytes]) -> int:
-        return self.table.shards[slot_of(body[0])]
+        return self._shard_of(body[0])
+
+    def _shard_of(self, id: str) -> int:
+        return self.table.shards[slot_of(id)]
 
     @staticmethod
     def _settle_bytes(results: Mapping[str, ItemResult] | None) -> int:

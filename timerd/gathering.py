@@ -96,16 +96,17 @@ def large_payloads(parts: Sequence[ArmPart]) -> list[tuple[int, list[tuple[Timer
 def merge_arm(parts: Sequence[ArmPart], answers: Sequence[ArmDone], count: int) -> ArmDone:
     """The shards' answers as one, results in the order of the request."""
     if len(answers) == 1:
-        return answers[0]
+        return answers[0]  # its indexes are the request's
     if not answers:
         return ArmDone(0, 0, [])
     armed = sum(answer.armed for answer in answers)
     conflicts = sum(answer.conflicts for answer in answers)
+    gone = [part.indexes[i] for part, answer in zip(parts, answers, strict=True) for i in answer.unavailable]
     if answers[0].results is None:
-        return ArmDone(armed, conflicts, None)
+        return ArmDone(armed, conflicts, None, gone)
     results: list[Any] = [None] * count
     for part, answer in zip(parts, answers, strict=True):
         for index, result in zip(part.indexes, answer.results or (), strict=True):
             results[index] = result
     merged: list[ArmResult] = results
-    return ArmDone(armed, conflicts, merged)
+    return ArmDone(armed, conflicts, merged, gone)

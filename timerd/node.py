@@ -8,7 +8,6 @@ The node knows placement (the ring table) and types; it does not know HTTP, file
 """
 
 import asyncio
-from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -17,19 +16,20 @@ import structlog
 
 from timerd.catalogue import Types
 from timerd.clock import refused_if_late
+from timerd.dead_letters import DeadLetters
 from timerd.dispatch import Dispatch
-from timerd.engine.errors import LogFailed
 from timerd.engine.message import (
+    GONE,
     TIMER_DEAD,
     ArmDone,
     ArmResult,
-    Bounced,
     CancelResult,
     Close,
     Condition,
     Filter,
     FireNow,
     Get,
+    Gone,
     List,
     ListDead,
     Message,
@@ -47,6 +47,7 @@ from timerd.engine.settings import Settings
 from timerd.engine.shard import Shard
 from timerd.engine.timer import INLINE_PAYLOAD_BYTES, Timer, TimerType
 from timerd.gathering import Gathering, large_payloads, merge_arm, split_arm
+from timerd.holding import Holding
 from timerd.inbox import MEMORY_MAX
 from timerd.keys import Keys
 from timerd.pages import BEGINNING, matches, page_token_of, read_page, read_token, share
@@ -54,15 +55,13 @@ from timerd.payloads import with_bodies
 from timerd.ports import Catalog, Clock, Deliver, Log
 from timerd.report import NodeTally, Scaled, ShardReport, StatusReport
 from timerd.rerouting import Rerouting
-from timerd.runner import Runner
+from timerd.runners import Group, Runners, Wanted
 from timerd.scaling import Scaling
 from timerd.tallies import shard_reports, status_report, sum_up
 from timerd.turner import Turner
-from timerd.upkeep import Upkeep
 from timerd.virtual_clock import VirtualClock
 
 Views = list[TimerView]
-Sizes = Sequence[tuple[int, int, int]]  # (shard, bytes, timers)
 
 CLOSE_S = 5
 
@@ -75,39 +74,43 @@ class Node:
     def __init__(
         self,
         settings: Settings,
-        shards: Sequence[Shard],
+        groups: Sequence[tuple[Log, Sequence[Shard]]],
         table: RingTable,
         types: Sequence[TimerType],
         keys: Keys,
-        log: Log,
         catalog: Catalog,
         clock: Clock,
         deliver: Deliver,
         random: Callable[[], float],
     ) -> None:
+        """`groups`: logs with their shards. One is a data directory, and what there will ever be; else they come and
+        go (`take`, `release`, `on_lost`)."""
         self.settings = settings
         self.clock = clock
         self.keys = keys
         """Who may call. Nothing of the node's own; it holds them for the API, as it does the types."""
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Never resolves; raises what ended the runner. The process must then end without another word."""
-        self._log = log
+        self.on_lost: Callable[[int, str], None] = lambda shard, why: None
+        """Told (shard, why) when a shard of a cluster has ended here without `release`."""
         self._started_at = clock.now()
         self._draining = False
         self._types = Types(catalog, types, self._types_changed)
-        self._runner = Runner(shards, log, clock)
-        self._upkeep = Upkeep(self._runner, log, table, self._fail)
-        self._dispatch = Dispatch(
-            self._runner, self._upkeep, log, deliver, clock, table, settings, random, self._pause, self._fail
-        )
-        self._runner.on_effects = self._dispatch.on_effects
-        self._runner.on_durable = self._upkeep.after_turn
-        self.scaling = Scaling(
-            settings, table, self._runner, self._upkeep, log, catalog, clock, lambda: self._types.known, self._ask_all
-        )
+        self._runners = runners = Runners(clock, table)
+        self._dispatch = Dispatch(runners, deliver, clock, table, settings, random, self._pause, self._fail)
+        runners.on_failed = self._fail
+        runners.on_effects = self._dispatch.on_effects
+        runners.on_gone = self._dispatch.forget
+        runners.on_slow, runners.on_still = self._dispatch.slow, self._dispatch.still
+        runners.on_moving = self._dispatch.moving
+        runners.on_lost = lambda shard, why: self.on_lost(shard, why)
+        for log, shards in groups:
+            runners.hold(runners.add(log, shards, sole=len(groups) == 1))
+        self.scaling = Scaling(settings, table, runners, catalog, clock, lambda: self._types.known, self._ask_all)
         self.scaling.on_table = self._table_changed
-        self._rerouting = Rerouting(self._runner, lambda: self.scaling.table)
-        self._runner.on_fenced = lambda shard: self._fail(LogFailed(f"another process has taken shard {shard}"))
+        self._rerouting = Rerouting(runners, lambda: self.scaling.table)
+        self._dead = DeadLetters(runners, self._ask, self._split_ids, self.scaling.at_rest)
+        self._holding = Holding(settings, runners, self._dispatch, clock, lambda: self.scaling.table, self._greet)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._asking_bytes = 0  # of requests that wait for room in the log
 
@@ -120,9 +123,8 @@ class Node:
         """
         self._types_changed(self._types.known)
         self.scaling.tell()
-        task = asyncio.get_running_loop().create_task(self._runner.run())
-        task.add_done_callback(self._ended)
-        self._tasks.add(task)
+        for group in list(self._runners.groups):
+            self._runners.run(group)
         first = asyncio.get_running_loop().create_task(self._ask_all(lambda token: Tally(token)))
         either: list[asyncio.Future[Any]] = [first, self.failed]
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -135,7 +137,7 @@ class Node:
 
     def turner(self, clock: VirtualClock) -> Turner:
         """What turns `clock`, which the node was made with."""
-        return Turner(self._runner, self._dispatch, clock, self.tally, lambda: self._tell_types(self._types.known))
+        return Turner(self._runners, self._dispatch, clock, self.tally, lambda: self._tell_types(self._types.known))
 
     def drain(self) -> None:
         """Begin no more deliveries; the node is no longer ready."""
@@ -148,7 +150,7 @@ class Node:
         drained = await self._dispatch.drain(grace_ms)
         try:
             async with asyncio.timeout(max(CLOSE_S, grace_ms / 1000)):  # a log whose servers are away may take for ever
-                await self._upkeep.settle()
+                await self._runners.settle()
                 if drained:
                     await self._ask_all(lambda token: Close(token))
         except TimeoutError:
@@ -156,8 +158,38 @@ class Node:
         for task in self._tasks:
             task.cancel()
         await self._dispatch.close()
-        await self._log.close()
+        await self._runners.close()
         return drained
+
+    # ---- the shards of a cluster that are here
+
+    @property
+    def held(self) -> Mapping[int, int]:
+        """Shard -> epoch."""
+        return self._holding.held
+
+    async def take(self, shard: int, log: Log) -> bool:
+        """Recover a shard from a log of it alone, and own it. True once that is durable; False: another writer has it.
+
+        The log is the node's from now on, which closes it whatever comes. Raises CorruptLog, LogFailed, and what the
+        log raises when it is read.
+        """
+        return await self._holding.take(shard, log)
+
+    async def release(self, shard: int, grace_ms: int) -> bool:
+        """Let a shard go: begin no more deliveries of it, let open ones end and be recorded, and close it.
+
+        False: it was not clean, since that took longer than allowed, or the shard was lost meanwhile.
+        """
+        return await self._holding.release(shard, grace_ms)
+
+    def set_share(self, mine: int, all: int) -> None:
+        """This node holds so many of all shards, and as large a part of each type's limits is its own."""
+        self._dispatch.set_share(mine, all)
+
+    def _greet(self, group: Group, shard: int) -> None:
+        group.runner.send(shard, SetTypes(self._types.known))
+        group.upkeep.greet(shard)
 
     def unready(self) -> str | None:
         """Why this node should get no requests; None if it should."""
@@ -179,7 +211,7 @@ class Node:
 
     def busy(self) -> Refused | None:
         """Why many timers would be refused, wherever they belong: known before they are read."""
-        return self._overloaded() if self._runner.is_full() else None
+        return self._overloaded() if self._runners.is_full() else None
 
     async def arm(
         self,
@@ -193,9 +225,9 @@ class Node:
         parts = split_arm(self.scaling.table, timers, conditions)
         size = sum(part.bytes for part in parts)
         large = large_payloads(parts) if size > INLINE_PAYLOAD_BYTES else []
-        body_bytes = sum(len(payload) for _, bodies in large for _, payload in bodies)
-        sizes = [(part.shard, part.bytes, len(part.timers)) for part in parts]
-        if refused := await self._full(expires_at, sizes, body_bytes) or self._types.refuse(timers, known):
+        apart = {shard: sum(len(payload) for _, payload in bodies) for shard, bodies in large}
+        wanted = [(part.shard, part.bytes, apart.get(part.shard, 0)) for part in parts]
+        if refused := await self._full(expires_at, wanted) or self._types.refuse(timers, known):
             return refused
         gathering = Gathering(len(parts), self._place_bodies(large) if large else None)
         for index, part in enumerate(parts):
@@ -208,7 +240,7 @@ class Node:
         if refused := self._expired(expires_at):
             return refused
         parts = self._split_ids(ids)
-        if not self._runner.has_room(parts):
+        if not self._runners.has_room(parts):
             return self._overloaded()
         gathering = Gathering(len(parts))
         for index, (shard, part) in enumerate(parts.items()):
@@ -223,7 +255,7 @@ class Node:
     async def fire(self, id: str, expires_at: int | None) -> ArmResult | Refused | None:
         """Re-arm to now; None: not there."""
         shard = self._shard_of(id)
-        if refused := await self._full(expires_at, [(shard, len(id) + 64, 1)]):
+        if refused := await self._full(expires_at, [(shard, len(id) + 64, 0)]):
             return refused
         result = await self._ask_about(id, lambda token: FireNow(id, token))
         if result == TIMER_DEAD:
@@ -231,14 +263,16 @@ class Node:
         answer: ArmResult | None = result
         return answer
 
-    async def get(self, id: str) -> TimerView | None:
+    async def get(self, id: str) -> TimerView | Refused | None:
         """One timer, its payload in full."""
-        view: TimerView | None = await self._ask_about(id, lambda token: Get(id, token))
-        return None if view is None else (await self._with_bodies([view]))[0]
+        view: TimerView | Gone | None = await self._ask_about(id, lambda token: Get(id, token))
+        return view if view is None or isinstance(view, Gone) else (await self._with_bodies([view]))[0]
 
-    async def next(self, type: str | None, limit: int) -> list[TimerView]:
-        """The soonest due timers of the whole service."""
+    async def next(self, type: str | None, limit: int) -> list[TimerView] | Refused:
+        """The soonest due timers of the shards that are here."""
         answers = await self._ask_all(lambda token: Next(type, limit, token))
+        if GONE in answers:
+            return GONE
         views = sorted((view for answer in answers for view in answer), key=lambda v: (v.fire_at, v.generation))
         shown = await self._with_bodies(views[:limit])
         return sorted(shown, key=lambda v: (v.fire_at, v.generation))  # one may have been moved meanwhile
@@ -265,9 +299,9 @@ class Node:
         return self._expired(expires_at) or await self._types.delete(name, partial(self._live, name))
 
     async def _live(self, type: str) -> int:
-        tallies: list[ShardTally] = await self._ask_all(lambda token: Tally(token))
+        tallies = await self._tallies()
         counts = [tally.types[type] for tally in tallies if type in tally.types]
-        coming = sum(shard.coming(type) for shard in self._runner.shards.values())
+        coming = sum(shard.coming(type) for shard in self._runners.shards.values())
         return coming + sum(count.live + count.moved_out - count.moved_in for count in counts)
 
     def _types_changed(self, types: Mapping[str, TimerType]) -> None:
@@ -275,11 +309,11 @@ class Node:
         self._dispatch.set_types(types)
 
     def _tell_types(self, types: Mapping[str, TimerType]) -> None:
-        for shard in self._runner.shards:
-            self._runner.send(shard, SetTypes(types))
+        for shard in list(self._runners.shards):
+            self._runners.send(shard, SetTypes(types))
 
     def _table_changed(self, table: RingTable) -> None:
-        self._upkeep.table = self._dispatch.table = table
+        self._runners.table = self._dispatch.table = table
 
     def _pause(self, name: str, reason: str) -> None:
         """A target is gone (410): its type waits until someone resumes it."""
@@ -292,7 +326,7 @@ class Node:
 
     async def list_dead(
         self, type: str | None, page_size: int, page_token: str | None
-    ) -> tuple[list[TimerView], str | None] | Refused:
+    ) -> tuple[Views, str | None] | Refused:
         """A page of dead letters."""
         wanted = Filter(type, "dead")
         return await self._pages(
@@ -301,60 +335,40 @@ class Node:
 
     async def replay_dead(self, ids: list[str] | None, type: str | None, expires_at: int | None) -> int | Refused:
         """Let dead letters live again; how many."""
-        if refused := await self._full(expires_at, []):
+        if refused := await self._full(expires_at, [(shard, 64, 0) for shard in self._runners.shards]):
             return refused
-        return await self._dead(ids, type, Revive)
+        return await self._dead.each(ids, type, Revive)
 
     async def purge_dead(self, ids: list[str] | None, type: str | None, expires_at: int | None) -> int | Refused:
         """Forget dead letters; how many."""
-        return self._expired(expires_at) or await self._dead(ids, type, Purge)
-
-    async def _dead(self, ids: list[str] | None, type: str | None, verb: Callable[..., Message]) -> int:
-        parts: dict[int, list[str] | None]
-        if ids is None:
-            parts = dict.fromkeys(self._runner.shards)
-        else:
-            parts = {shard: [id for id, _ in part] for shard, part in self._split_ids(ids).items()}
-        total = 0
-        for shard, part in parts.items():
-            more = True
-            while more:
-                answer = await self._ask(shard, partial(verb, part, type))
-                left = answer.ids if isinstance(answer, Bounced) else []
-                count, more = answer.answer if isinstance(answer, Bounced) else answer
-                total += count
-                if left:
-                    total += await self._dead(left, None, verb)
-        if ids is None and total and not await self.scaling.at_rest():
-            total += await self._dead(None, type, verb)  # some may have passed from a shard not asked to one that was
-        return total
+        return self._expired(expires_at) or await self._dead.each(ids, type, Purge)
 
     # ---- what the node says of itself
 
     async def tally(self) -> NodeTally:
-        """All counts of one moment: every shard answers in the same turn."""
-        shards: list[ShardTally] = await self._ask_all(lambda token: Tally(token))
-        usage = self._log.usage()
+        """All counts of one moment: every shard of a log answers in the same turn."""
+        shards = await self._tallies()
+        usage = self._runners.usage()
         return NodeTally(
             shards,
             sum_up(self._types.known, shards, self._dispatch.delivered()),
-            self._upkeep.live_bytes,
+            self._runners.live_bytes,
             usage.frame_bytes + usage.body_bytes,
-            self._runner.turns,
-            self._runner.appended_bytes,
-            self._upkeep.accepted_bytes,
-            self._upkeep.copied_bytes,
+            self._runners.turns,
+            self._runners.appended_bytes,
+            self._runners.accepted_bytes,
+            self._runners.copied_bytes,
         )
 
     async def status(self) -> StatusReport:
         """For /v1/status."""
         uptime_s = (self.clock.now().boot_ms - self._started_at.boot_ms) / 1000
         tally = await self.tally()
-        return status_report(tally, self.settings, self._log, uptime_s, self.scaling.table.version)
+        return status_report(tally, self.settings, self._runners, uptime_s, self.scaling.table.version)
 
     async def shards(self) -> list[ShardReport]:
         """For /v1/shards."""
-        return shard_reports(await self._ask_all(lambda token: Tally(token)), self.settings)
+        return shard_reports(await self._tallies(), self.settings)
 
     async def scale(self, shards: int, expires_at: int | None) -> Scaled | Refused:
         return self._expired(expires_at) or await self.scaling.scale(shards)
@@ -373,23 +387,22 @@ class Node:
     def _expired(self, expires_at: int | None) -> Refused | None:
         return refused_if_late(self.clock.now(), expires_at) if expires_at is not None else None
 
-    async def _full(self, expires_at: int | None, sizes: Sizes, body_bytes: int = 0) -> Refused | None:
+    async def _full(self, expires_at: int | None, wanted: Wanted) -> Refused | None:
         """Why a whole request is not accepted, which is decided here; None: it has log and inbox room."""
         if refused := self._expired(expires_at):
             return refused
-        if not self._runner.has_room(shard for shard, _, _ in sizes) or self._asking_bytes > MEMORY_MAX:
+        if not self._runners.has_room(shard for shard, _, _ in wanted) or self._asking_bytes > MEMORY_MAX:
             return self._overloaded()
-        self._asking_bytes += (size := sum(bytes for _, bytes, _ in sizes) or 64)
+        self._asking_bytes += (size := sum(bytes for _, bytes, _ in wanted))
         try:
-            granted = await self._log.grant(size, self._upkeep.reserve_bytes(), body_bytes)
+            lacking = await self._runners.grant(wanted)
         finally:
             self._asking_bytes -= size
-        if not granted:
-            self._upkeep.want_room()
+        if lacking:
             return Refused("storage-full", "the disk has no room for more timers; due timers go on firing")
         # It may have taken time. Room in the log that is not used after all comes back with the next append.
         return self._expired(expires_at) or (
-            None if self._runner.has_room(shard for shard, _, _ in sizes) else self._overloaded()
+            None if self._runners.has_room(shard for shard, _, _ in wanted) else self._overloaded()
         )
 
     def _overloaded(self) -> Refused:
@@ -397,20 +410,19 @@ class Node:
 
     def _place_bodies(self, large: Sequence[tuple[int, list[tuple[Timer, bytes]]]]) -> Callable[[], None]:
         """Put large payloads apart. Their segments must stay until what is returned is called: the arm is stepped."""
-        segments: Counter[int] = Counter()
-        for shard, bodies in large:
-            places = self._log.place_bodies(shard, [(timer.id, payload) for timer, payload in bodies])
-            for (timer, _), place in zip(bodies, places, strict=True):
-                timer.payload = place
-                segments[place.segment] += 1
-        self._upkeep.placed(segments, sum(len(payload) for _, bodies in large for _, payload in bodies))
-        return partial(self._upkeep.placing.subtract, segments)
+        by_shard = [(shard, [(timer.id, payload) for timer, payload in bodies]) for shard, bodies in large]
+        found, release = self._runners.place(by_shard)
+        for (_, bodies), places in zip(large, found, strict=True):
+            if places is not None:  # else the arm is answered without being looked at
+                for (timer, _), place in zip(bodies, places, strict=True):
+                    timer.payload = place
+        return release
 
     async def _with_bodies(self, views: Sequence[TimerView], *, as_they_were: bool = False) -> list[TimerView]:
         def look_up(id: str) -> Awaitable[TimerView | None]:
-            return self._ask_about(id, partial(Get, id))
+            return self._look_up(id)
 
-        return await with_bodies(views, self._log, look_up, as_they_were=as_they_were)
+        return await with_bodies(views, self._runners, look_up, as_they_were=as_they_were)
 
     async def _pages(
         self,
@@ -425,20 +437,21 @@ class Node:
             return Refused("validation", "the page token is not one of ours", [("page_token", "unknown token")])
 
         async def look_up(id: str) -> TimerView | None:
-            view: TimerView | None = await self._ask_about(id, partial(Get, id))
+            view = await self._look_up(id)
             return view if view is not None and matches(wanted, view) else None
 
-        count = share(page_size, len(self._runner.shards))
-        found, upto = await read_page(
-            after, page_size, lambda asked: self._ask_all(partial(ask, asked, count)), look_up
-        )
+        count = share(page_size, len(self._runners.shards))
+        page = await read_page(after, page_size, lambda asked: self._ask_all(partial(ask, asked, count)), look_up)
+        if isinstance(page, Gone):
+            return page
+        found, upto = page
         # Unless every timer is asked for, one that changes meanwhile may be none of them.
         views = await self._with_bodies(found, as_they_were=wanted != Filter())
         return views, None if upto is None else page_token_of(upto)
 
     async def _ask(self, shard: int, message: Callable[[Any], Message]) -> Any:
         gathering = Gathering(1)
-        self._runner.send(shard, message(gathering.token(0)))
+        self._runners.send(shard, message(gathering.token(0)))
         return (await gathering.future)[0]
 
     async def _ask_about(self, id: str, message: Callable[[Any], Message]) -> Any:
@@ -446,10 +459,19 @@ class Node:
         self._rerouting.about(id, message, gathering.token(0))
         return (await gathering.future)[0]
 
+    async def _look_up(self, id: str) -> TimerView | None:
+        view: TimerView | Gone | None = await self._ask_about(id, partial(Get, id))
+        return None if isinstance(view, Gone) else view
+
+    async def _tallies(self) -> list[ShardTally]:
+        """Of the shards that are here, and still are when they answer."""
+        return [tally for tally in await self._ask_all(lambda token: Tally(token)) if tally is not GONE]
+
     async def _ask_all(self, message: Callable[[Any], Message]) -> list[Any]:
-        gathering = Gathering(len(self._runner.shards))
-        for index, shard in enumerate(self._runner.shards):
-            self._runner.send(shard, message(gathering.token(index)))
+        shards = list(self._runners.shards)
+        gathering = Gathering(len(shards))
+        for index, shard in enumerate(shards):
+            self._runners.send(shard, message(gathering.token(index)))
         return await gathering.future
 
     # Last, since its name hides the builtin in annotations behind it.

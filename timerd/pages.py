@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from timerd.engine.message import Filter, Page, TimerView
+from timerd.engine.message import GONE, Filter, Gone, Page, TimerView
 from timerd.engine.timer import BodyRef
 
 PAGE_ROUNDS: Final = 8  # times all shards are asked for one page; then it may be short
@@ -44,9 +44,9 @@ def share(page_size: int, shards: int) -> int:
 async def read_page(
     after: Position,
     page_size: int,
-    ask_all: Callable[[Position], Awaitable[list[Page]]],
+    ask_all: Callable[[Position], Awaitable[list[Page | Gone]]],
     look_up: Callable[[str], Awaitable[TimerView | None]],
-) -> tuple[list[TimerView], Position | None]:
+) -> tuple[list[TimerView], Position | None] | Gone:
     """What lies behind a position, as far as all shards have looked, and where the next page goes on; None: nowhere.
 
     `look_up` is asked about what is between two shards: a timer that is wanted, or None.
@@ -54,7 +54,10 @@ async def read_page(
     found: list[tuple[int, TimerView]] = []
     upto: Position | None = after
     for _ in range(PAGE_ROUNDS):
-        pages = await ask_all(upto or BEGINNING)
+        answers = await ask_all(upto or BEGINNING)
+        pages = [page for page in answers if not isinstance(page, Gone)]
+        if len(pages) < len(answers):
+            return GONE
         upto = min((page.upto for page in pages if page.upto is not None), default=None)
         seen = [(slot, view) for page in pages for slot, view in page.views if upto is None or (slot, view.id) <= upto]
         shown = {(slot, view.id) for slot, view in seen}

@@ -1,17 +1,23 @@
 """Payloads that lie apart, put into what is shown to a reader."""
 
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
 
 import msgspec
 
 from timerd.engine.message import TimerView
 from timerd.engine.timer import BodyRef
-from timerd.ports import Log
+
+
+class Bodies(Protocol):
+    """Where they lie."""
+
+    async def read_bodies(self, places: Sequence[BodyRef]) -> list[bytes | None]: ...
 
 
 async def with_bodies(
     views: Sequence[TimerView],
-    log: Log,
+    log: Bodies,
     look_up: Callable[[str], Awaitable[TimerView | None]],
     *,
     as_they_were: bool = False,

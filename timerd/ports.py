@@ -85,6 +85,14 @@ class Log(Protocol):
         and nothing will be. Their time here is over; the other shards' goes on."""
         ...
 
+    def is_confirmed(self) -> bool:
+        """Whether a delivery of timers of its shards may begin at this moment, without asking anybody."""
+        ...
+
+    async def confirm(self) -> bool:
+        """Before a delivery: whether all its shards are still ours, however long that takes. Raises LogFailed."""
+        ...
+
     begun: bool
     """After replay: the log was there before this process."""
 
@@ -126,6 +134,10 @@ class Log(Protocol):
 
     def place_bodies(self, shard: int, bodies: Sequence[tuple[str, bytes]]) -> list[BodyRef]:
         """Give each (id, payload) of a shard its place. They are written and synced by the next append."""
+        ...
+
+    def shard_of(self, place: BodyRef) -> int | None:
+        """Whose body lies there, if places name that; None: all of a process lie in one log."""
         ...
 
     async def read_bodies(self, places: Sequence[BodyRef]) -> list[bytes | None]:

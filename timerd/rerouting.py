@@ -8,7 +8,7 @@ its owner. It all happens in tokens, whether or not anybody waits for the answer
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from timerd.engine.message import ArmDone, Bounced, Cancel, Message, Token
+from timerd.engine.message import ArmDone, ArmResult, Bounced, Cancel, CancelResult, Gone, Message, Token
 from timerd.engine.ring import RingTable, slot_of
 from timerd.gathering import ArmPart, Gathering, merge_arm, split_arm
 
@@ -32,6 +32,11 @@ class Rerouting:
         """Ask a shard for its part of an arm."""
 
         def answered(value: Any) -> None:
+            if isinstance(value, Gone):
+                count = len(part.timers)
+                results = [ArmResult("unavailable", 0, 0) for _ in part.timers] if want_results else None
+                tell(ArmDone(0, 0, results, range(count)))
+                return
             if not isinstance(value, Bounced):
                 tell(value)
                 return
@@ -47,7 +52,8 @@ class Rerouting:
                 if results is not None:
                     for index, result in zip(left, rest.results or (), strict=True):
                         results[index] = result
-                return ArmDone(done.armed + rest.armed, done.conflicts + rest.conflicts, results)
+                gone = [left[index] for index in rest.unavailable]
+                return ArmDone(done.armed + rest.armed, done.conflicts + rest.conflicts, results, gone)
 
             for number, one in enumerate(parts):
                 self.arm(one, gathering.token(number), want_results)
@@ -58,6 +64,9 @@ class Rerouting:
         """Ask a shard for its part of a cancel."""
 
         def answered(value: Any) -> None:
+            if isinstance(value, Gone):
+                tell([CancelResult(False, unavailable=True) for _ in ids])
+                return
             if not isinstance(value, Bounced):
                 tell(value)
                 return

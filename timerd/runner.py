@@ -7,8 +7,9 @@ was asked during the last one, and nobody waits for a batcher.
 Between two turns memory says nothing that the log does not. Deliveries begin there: nothing is logged for what is
 handed out, so it need not wait for a turn, and what has come due is looked for before a turn's messages are decided.
 
-Nothing leaves a shard before the records it rests on are durable. A failed append ends the run (`LogFailed`), and with
-it the process: the state in memory is then ahead of the log and must not be seen.
+Nothing leaves a shard before the records it rests on are durable. A failed append ends the run (`LogFailed`): the state
+in memory is then ahead of the log and must not be seen. Whoever still waits for a shard that has ended is told that it
+is gone, and hears nothing else.
 """
 
 import asyncio
@@ -16,7 +17,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from timerd.engine.effect import Effect, Reply, Send, Turn
-from timerd.engine.message import Message, Take
+from timerd.engine.message import GONE, Message, Take
 from timerd.engine.move_message import size_of
 from timerd.engine.now import Now
 from timerd.engine.shard import Shard
@@ -46,6 +47,8 @@ class Runner:
         """Told after each turn, with the bytes it appended, when state and log say the same."""
         self.on_fenced: Callable[[int], None] = lambda shard: None
         """Told of a shard that another writer has taken: it takes no more turns, and its last one let nothing out."""
+        self.appending_since: int | None = None
+        """Boot ms at which the append began that is under way."""
         self.on_quiet: Callable[[int | None], None] = lambda wakes_in_ms: None
         """Told when nothing is left to do now, with the ms until time alone brings something, or None."""
         self._log = log
@@ -56,6 +59,7 @@ class Runner:
         self._bell = asyncio.Event()
         self._next_call_ms: int | None = None
         self._between = False  # between two turns, with what was decided on disk
+        self._deciding: list[Turn] = []  # what is being stored
 
     def add(self, shard: Shard) -> None:
         """Take turns of one more."""
@@ -65,6 +69,19 @@ class Runner:
             inbox.share(len(self.shards))
         self._wheel.put(shard.id, (0, None))
         self._bell.set()
+
+    def share(self, shards: int) -> None:
+        """So many shards share what all inboxes may take."""
+        for inbox in self._inboxes.values():
+            inbox.share(shards)
+
+    def end(self) -> None:
+        """It runs no more: tell whoever waits that its shards are gone."""
+        for turn in self._deciding:
+            _tell_gone(turn)
+        self._deciding = []
+        for inbox in self._inboxes.values():
+            _empty(inbox)
 
     def has_room(self, shards: Iterable[int]) -> bool:
         """Whether messages for these shards may come in, all together."""
@@ -115,7 +132,11 @@ class Runner:
             # Without frames there may still be bodies and grants of arms that changed nothing: they must not pile up.
             appended = 0
             if frames or self._log.unsettled():
+                self._deciding = turns
+                self.appending_since = self._clock.now().boot_ms
                 appended = await self._log.append(frames, sum(inbox.bytes for inbox in self._inboxes.values()))
+                self.appending_since = None
+                self._deciding = []
             self._act(self._still_ours(turns), appended)
 
     def _let_time_pass(self, now: Now) -> bool:
@@ -166,9 +187,12 @@ class Runner:
             return turns
         for shard in fenced:
             if self.shards.pop(shard, None) is not None:
-                self._inboxes[shard] = Inbox(len(self._inboxes))
                 self._wheel.put(shard, (None, None))
                 self.on_fenced(shard)
+                for turn in turns:
+                    if turn.shard == shard:
+                        _tell_gone(turn)
+                _empty(self._inboxes[shard])
         return [turn for turn in turns if turn.shard not in fenced]
 
     def _act(self, turns: list[Turn], appended: int) -> None:
@@ -217,3 +241,22 @@ class Runner:
         if (wheel := self._wheel.delay_ms(self._clock.now())) is not None:
             delays.append(wheel)
         return min(delays, default=None)
+
+
+def gone(message: Message) -> None:
+    """Answer a message to a shard that is not here. Takes and settlements have no token: their sender knows."""
+    token = getattr(message, "token", None)
+    if token is not None:
+        token(GONE)
+
+
+def _tell_gone(turn: Turn) -> None:
+    for effect in turn.effects:
+        if isinstance(effect, Reply):
+            effect.token(GONE)
+
+
+def _empty(inbox: Inbox) -> None:
+    while messages := inbox.gather():
+        for message in messages:
+            gone(message)

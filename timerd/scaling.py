@@ -22,10 +22,9 @@ from timerd.engine.settings import Settings
 from timerd.engine.shard import Shard
 from timerd.engine.state import State
 from timerd.engine.timer import TimerType
-from timerd.ports import Catalog, Clock, Log, Utilisation
+from timerd.ports import Catalog, Clock, Utilisation
 from timerd.report import Scaled
-from timerd.runner import Runner
-from timerd.upkeep import Upkeep
+from timerd.runners import Runners
 
 SHARDS_DEFAULT: Final = 8
 LOOK_S: Final = 30.0
@@ -47,9 +46,7 @@ class Scaling:
         self,
         settings: Settings,
         table: RingTable,
-        runner: Runner,
-        upkeep: Upkeep,
-        log_port: Log,
+        runners: Runners,
         catalog: Catalog,
         clock: Clock,
         types: Callable[[], Mapping[str, TimerType]],
@@ -62,9 +59,7 @@ class Scaling:
         self.stopped = False
         """Nothing is published any more; a table that is durable by then is found by the next start."""
         self._settings = settings
-        self._runner = runner
-        self._upkeep = upkeep
-        self._log = log_port
+        self._runners = runners
         self._catalog = catalog
         self._clock = clock
         self._types = types
@@ -82,13 +77,13 @@ class Scaling:
             kept = ceil(self._settings.dead_letters_kept / count)
             receivers = {table.shards[slot] for slot in range(SLOTS) if table.source_of(slot) is not None}
             pace = SetPull(max(1, PULL_PER_SECOND // max(1, len(receivers))))
-            for shard in self._runner.shards:
-                self._runner.send_ahead(shard, SetTable(table, kept))
-                self._runner.send_ahead(shard, pace)
+            for shard in self._runners.shards:
+                self._runners.send_ahead(shard, SetTable(table, kept))
+                self._runners.send_ahead(shard, pace)
 
     async def scale(self, shards: int, *, by_hand: bool = True) -> Scaled | Refused:
         """Have so many shards. What is asked for by hand the controller never goes below."""
-        if not self._log.shares_bodies:
+        if not self._runners.shares_bodies:
             return Refused("shards-fixed", "the number of shards is fixed in a cluster")
         async with self._lock:
             before = self.table
@@ -98,8 +93,7 @@ class Scaling:
                 return Scaled(shards, before.version, not await self.at_rest())
             if self.stopped or not await self.at_rest():
                 return Refused("shards-moving", "timers are still on their way between shards", (), 5)
-            if not await self._log.grant(SCALE_BYTES, self._upkeep.reserve_bytes(), 0):
-                self._upkeep.want_room()
+            if await self._runners.grant([(before.shard_ids[0], SCALE_BYTES, 0)]):
                 return Refused("storage-full", "the disk has no room for timers on the move")
             table = await work_out(before, shards)
             table = replace(table, least=shards if by_hand else before.least)
@@ -127,12 +121,11 @@ class Scaling:
         now = self._clock.now()
         kept = ceil(self._settings.dead_letters_kept / len(table.shard_ids))
         for id in table.known_ids:
-            if id not in self._runner.shards:
+            if id not in self._runners.shards:
                 shard = Shard(State(id, [], now), kept)
                 shard.own(now)
-                self._runner.add(shard)
-                self._runner.send(id, SetTypes(self._types()))
-                self._upkeep.greet(id)
+                self._runners.add_shard(shard)
+                self._runners.send(id, SetTypes(self._types()))
         self.table = table
         self._resting = False
         self.on_table(table)
@@ -164,7 +157,7 @@ class Scaling:
             Utilisation(tally.shard, self._settings.node, sum(t.live for t in tally.types.values()), capacity, now)
             for tally in tallies
         ]
-        if not self._log.shares_bodies:
+        if not self._runners.shares_bodies:
             return
         await self._catalog.put_utilisation(counted)
         if self.table.version > 1 and not self._resting and rests(self.table, tallies):

@@ -13,7 +13,6 @@ from timerd.engine.errors import ClusterRefused
 from timerd.ports import Catalog, Clock, Deliver, Log
 from timerd_cluster.connection import ApiError, Connection, NoAnswer, Unreachable
 from timerd_cluster.kv_catalog import KvCatalog
-from timerd_cluster.lease import LeasedDeliver
 from timerd_cluster.names import names
 from timerd_cluster.stream_log import SEGMENT_BYTES, StreamLog
 from timerd_storage.catalog import SqliteCatalog
@@ -32,7 +31,7 @@ class Store(NamedTuple):
     log: Log
     catalog: Catalog
     deliver: Deliver
-    """What was given, behind the fence that the log has for deliveries."""
+    """What was given."""
     close: Callable[[], Awaitable[None]]
 
 
@@ -76,7 +75,7 @@ async def _open_cluster(config: Config, shards_default: int, deliver: Deliver, c
     except BaseException:
         await connection.close()
         raise
-    return Store(log, catalog, LeasedDeliver(deliver, log.confirm), connection.close)
+    return Store(log, catalog, deliver, connection.close)
 
 
 def servers_of(config: Config) -> list[str]:

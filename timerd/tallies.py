@@ -5,12 +5,11 @@ waits for it. So an alert on trouble ends when the last timer that was kept wait
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from timerd import __version__
 from timerd.engine.message import ShardTally, TypeTally
 from timerd.engine.settings import Settings
-from timerd.ports import Log
 from timerd.report import (
     HostsReport,
     LagWindow,
@@ -25,6 +24,17 @@ SUMMED: Final = (
     "armed", "revived", "fired", "cancelled", "replaced", "dead", "purged", "superseded", "retried",
     "live", "in_flight", "retrying", "dead_letters", "missed",
 )  # fmt: skip
+
+
+class Kept(Protocol):
+    """How what is durable is kept: see `ports.Log`."""
+
+    @property
+    def durability(self) -> str: ...
+    @property
+    def replicas(self) -> int: ...
+    @property
+    def sync(self) -> str: ...
 
 
 class Delivered(NamedTuple):
@@ -77,7 +87,7 @@ def _untroubled(told: Delivered) -> Delivered:
     )
 
 
-def status_report(tally: NodeTally, settings: Settings, log: Log, uptime_s: float, ring_version: int) -> StatusReport:
+def status_report(tally: NodeTally, settings: Settings, log: Kept, uptime_s: float, ring_version: int) -> StatusReport:
     """For /v1/status."""
     types = tally.types.values()
     due = sum(t.due for shard in tally.shards for t in shard.types.values())

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 
 from timerd.dispatch import Dispatch
 from timerd.report import NodeTally
-from timerd.runner import Runner
+from timerd.runners import Runners
 from timerd.virtual_clock import ClockStopped, VirtualClock
 
 
@@ -21,13 +21,13 @@ class Turner:
 
     def __init__(
         self,
-        runner: Runner,
+        runners: Runners,
         dispatch: Dispatch,
         clock: VirtualClock,
         tally: Callable[[], Awaitable[NodeTally]],
         look: Callable[[], None],
     ) -> None:
-        self._runner = runner
+        self._runners = runners
         self._dispatch = dispatch
         self._clock = clock
         self._tally = tally
@@ -35,7 +35,7 @@ class Turner:
         self._turning = asyncio.Lock()
         self._quiet: asyncio.Future[int | None] | None = None
         self._stopped = False
-        runner.on_quiet = self._on_quiet
+        runners.on_quiet(self._on_quiet)
         dispatch.on_drain = self._stop
 
     async def turn_to(self, wall_ms: int) -> int:
@@ -81,7 +81,7 @@ class Turner:
         """Wait until nothing is under way; the ms until time brings something, or None."""
         self._check()
         self._quiet = asyncio.get_running_loop().create_future()
-        self._runner.ring()
+        self._runners.ring()
         try:
             return await self._quiet
         finally:

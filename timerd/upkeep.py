@@ -13,7 +13,7 @@ from typing import Any
 import structlog
 
 from timerd.engine.checkpointing import TURN_BYTES_PRESSED, LogState, Pace, is_pressing
-from timerd.engine.message import FindBodies, Relocate, SetReserve, Slice
+from timerd.engine.message import GONE, FindBodies, Relocate, SetReserve, Slice
 from timerd.engine.ring import SLOTS, RingTable, slot_of
 from timerd.engine.shard import SLICE_TIMERS, Shard
 from timerd.engine.timer import BodyRef
@@ -45,7 +45,8 @@ class Upkeep:
         self._log = log
         self.table = table
         """The ring table of the moment; who publishes another sets it."""
-        self._fail = fail
+        self.fail = fail
+        """Told what goes wrong."""
         self._low = False
         self._ending = False
         self._unseen_bytes = 0  # appended since the last look that found nothing to do
@@ -71,6 +72,13 @@ class Upkeep:
         self._ending = True
         if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
+
+    async def stop(self) -> None:
+        """Begin nothing more, and break off what is under way: the log has ended."""
+        self._ending = True
+        if self._task is not None:
+            self._task.cancel()
+        await self.settle()
 
     def placed(self, segments: Counter[int], size: int) -> None:
         """Bodies of `size` bytes were placed; their segments stay until they are taken off `placing`."""
@@ -111,7 +119,7 @@ class Upkeep:
             if await work() is False:
                 self._unseen_bytes = 0
         except Exception as error:
-            self._fail(error)
+            self.fail(error)
         self._runner.ring()
 
     # ---- frames
@@ -235,7 +243,11 @@ class Upkeep:
 
     async def _move(self, shard: int, candidates: list[tuple[str, BodyRef]], data: Mapping[BodyRef, bytes]) -> bool:
         """Copy the live ones of a shard's candidates. False: the disk has no room for that."""
+        if shard not in self._runner.shards:
+            return True
         found = await self._ask(shard, partial(FindBodies, candidates))
+        if found is GONE:
+            return True
         live = [(candidates[index], generation) for index, _, generation in found]
         if not live:
             return True

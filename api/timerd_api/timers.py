@@ -114,7 +114,8 @@ def add_routes(router: APIRouter, service: Service, intake: Intake, turns: Turns
         limit = query.number("limit", 1, PAGE_SIZE_MAX, PAGE_SIZE)
         query.check()
         async with turns:
-            return answer(request, TimerPage([timer_item(view) for view in await service.next(type, limit)]))
+            views = granted(await service.next(type, limit))
+            return answer(request, TimerPage([timer_item(view) for view in views]))
 
     @router.post("/v1/timers:cancel")
     async def cancel_timers(request: Request) -> Response:
@@ -149,7 +150,7 @@ def add_routes(router: APIRouter, service: Service, intake: Intake, turns: Turns
     async def show_timer(request: Request) -> Response:
         Query(request.scope["query_string"]).check()
         id = path_id(request.path_params["id"])
-        view = await service.get(id)
+        view = granted(await service.get(id))
         if view is None:
             raise not_found(id)
         return answer(request, timer_item(view), headers={"ETag": f'"{view.generation}"'})

@@ -178,6 +178,10 @@ class StreamLog:
         renewed_bytes, self._renewed_bytes = self._renewed_bytes, 0
         return sum(lengths) + renewed_bytes
 
+    def is_confirmed(self) -> bool:
+        """Whether a delivery may begin at this moment: nothing has to be asked."""
+        return self._failure is None and all(stream.is_confirmed() for stream in self._streams.values())
+
     async def confirm(self) -> bool:
         """Before a delivery begins: whether all shards are still ours (lease.py). Raises LogFailed."""
         self._refuse_if_failed()
@@ -215,6 +219,10 @@ class StreamLog:
     def place_bodies(self, shard: int, bodies: Sequence[tuple[str, bytes]]) -> list[BodyRef]:
         """Give each (id, payload) of a shard its place. They are stored by the next append."""
         return self._bodies[shard].place(bodies) if bodies else []
+
+    def shard_of(self, place: BodyRef) -> int | None:
+        """Its segment's number says so."""
+        return shard_of(place.segment)
 
     async def read_bodies(self, places: Sequence[BodyRef]) -> list[bytes | None]:
         """The payloads; None for one that can't be read or fails its checksum. Bodies just placed can be read."""

@@ -191,6 +191,18 @@ class FileLog:
         """Give each (id, payload) its place. They are written and synced by the next append."""
         return self._bodies.place(bodies) if bodies else []
 
+    def is_confirmed(self) -> bool:
+        """The directory is locked: nobody else has it."""
+        return True
+
+    async def confirm(self) -> bool:
+        """The same."""
+        return True
+
+    def shard_of(self, place: BodyRef) -> int | None:
+        """All shards' bodies lie in the same files."""
+        return None
+
     async def read_bodies(self, places: Sequence[BodyRef]) -> list[bytes | None]:
         """The payloads; None for one that can't be read or fails its checksum. Bodies just placed can be read."""
         return await self._bodies.read(places)

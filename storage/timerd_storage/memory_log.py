@@ -5,6 +5,7 @@ because records hold live timers, which change.
 """
 
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from typing import Final
 
 from timerd.engine.errors import CorruptLog, LogFailed
 from timerd.engine.timer import BodyRef
@@ -12,9 +13,14 @@ from timerd.ports import Body, BodySegment, Frame, LogUsage, OldestSegment
 from timerd_storage import body, codec
 from timerd_storage.frame import OVERHEAD_BYTES
 
+SEGMENT_BITS: Final = 20
+
 
 class MemoryLog:
-    """Implements `timerd.ports.Log`. `capacity` bounds frames and bodies together; None is no bound."""
+    """Implements `timerd.ports.Log`. `capacity` bounds frames and bodies together; None is no bound.
+
+    `shard`: it is the log of this one alone, beside those of others, and its bodies' places say so.
+    """
 
     durability = "none"
     replicas = 1
@@ -22,8 +28,10 @@ class MemoryLog:
     sync = "never"
     fenced: Collection[int] = ()
 
-    def __init__(self, segment_bytes: int = 1 << 20, capacity: int | None = None) -> None:
+    def __init__(self, segment_bytes: int = 1 << 20, capacity: int | None = None, shard: int | None = None) -> None:
         self.capacity = capacity
+        self._shard = shard
+        self._first = 1 if shard is None else (shard << SEGMENT_BITS) + 1
         self.begun = False
         self._segment_bytes = segment_bytes
         self._segments: list[list[tuple[int, int, bytes]]] = [[]]
@@ -35,14 +43,23 @@ class MemoryLog:
 
     def reopen(self) -> "MemoryLog":
         """What a process finds that starts after this one ended, cleanly or not."""
-        again = MemoryLog(self._segment_bytes, self.capacity)
+        again = MemoryLog(self._segment_bytes, self.capacity, self._shard)
         again.begun = True
         again._segments = [list(segment) for segment in self._segments]
         again._bodies = {number: dict(bodies) for number, bodies in self._bodies.items()}
         for number, offset in self._placed:
             del again._bodies[number][offset]
-        again._bodies[max(again._bodies, default=0) + 1] = {}
+        again._bodies[max(again._bodies, default=self._first - 1) + 1] = {}
         return again
+
+    def is_confirmed(self) -> bool:
+        return True
+
+    async def confirm(self) -> bool:
+        return True
+
+    def shard_of(self, place: BodyRef) -> int | None:
+        return None if self._shard is None else place.segment >> SEGMENT_BITS
 
     async def replay(self) -> AsyncIterator[Frame]:
         for segment in self._segments:
@@ -85,7 +102,7 @@ class MemoryLog:
 
     def place_bodies(self, shard: int, bodies: Sequence[tuple[str, bytes]]) -> list[BodyRef]:
         if bodies and (not self._bodies or _body_size(self._bodies[max(self._bodies)]) >= self._segment_bytes):
-            self._bodies[max(self._bodies, default=0) + 1] = {}
+            self._bodies[max(self._bodies, default=self._first - 1) + 1] = {}
         places = []
         for id, payload in bodies:
             number = max(self._bodies)

@@ -83,13 +83,18 @@ PLANTED: Final = (
         "timerd/engine/dispatcher.py",
         """\
         if not batch.awaited:
-            del self._open[settled.batch_no]
-            batch.flow.open.remove(settled.batch_no)
+            self._close(settled.batch_no, batch)
+        self._move(batch.flow)
+
+    # ---- on the way out
 """,
         """\
         batch.flow.open.discard(settled.batch_no)
         if not batch.awaited:
             del self._open[settled.batch_no]
+        self._move(batch.flow)
+
+    # ---- on the way out
 """,
         Pytest(
             "tests/engine/test_dispatcher.py",

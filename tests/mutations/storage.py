@@ -12,7 +12,11 @@ PLANTED: Final = (
         """\
             appended = 0
             if frames or self._log.unsettled():
+                self._deciding = turns
+                self.appending_since = self._clock.now().boot_ms
                 appended = await self._log.append(frames, sum(inbox.bytes for inbox in self._inboxes.values()))
+                self.appending_since = None
+                self._deciding = []
             self._act(self._still_ours(turns), appended)
 """,
         """\

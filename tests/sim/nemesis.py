@@ -185,7 +185,7 @@ class Nemesis:
         world = self._world
         if world.node is not None:
             self._excuse(2.0)  # some hundred jobs of a slow disk
-            runner = world.node._runner
+            runner = world.node._runners
             for id in self._random.choices(list(runner.shards), k=self._random.randint(1, 3)):
                 runner.send(id, Slice())
                 world.counts["slices"] += 1

@@ -290,7 +290,7 @@ class World:
         self._deliver = NetDeliver(self.hosts, self.loop) if self.swarm.network else self.targets
         self.checker.starting()
         node = await boot.recover(self._settings, log, self.catalog, self.clock, self._deliver, random)
-        shards = list(node._runner.shards.values())
+        shards = list(node._runners.shards.values())
         returned = self.ledger.recovered(shards, log.lsns)
         self.counts["recoveries"] += process.number > 1
         self.counts["frames that came back"] += returned

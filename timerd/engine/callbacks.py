@@ -9,6 +9,7 @@ the dispatcher, whose hand it is: what it wants done is added to the dispatcher'
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from timerd.engine.answer import Accepted, Outcome
 from timerd.engine.backoff import draw_jitter
@@ -18,9 +19,12 @@ from timerd.engine.command import Command, SendSettle, SendTake, Sort
 from timerd.engine.effect import Settled, Taken
 from timerd.engine.flow import Choice
 from timerd.engine.gate import Gate
+from timerd.engine.late import Late
 from timerd.engine.message import SettleSome, Take, WholeFailure
 from timerd.engine.now import Now
 from timerd.engine.timer import Timer
+
+NOWHERE: Final = -1  # in place of a shard that is not here any more
 
 
 class _Group:
@@ -35,13 +39,15 @@ class _Group:
         self.asked = dict(choice.takes)
         self.awaited = set(self.asked)
         """Shards whose Taken is still to come."""
+        self.sorting = False
+        """Its Sort is given, and not done."""
         self.timers: dict[str, Timer] = {}
         self.shard_of: dict[str, int] = {}
         self.flagged: frozenset[str] = frozenset()
         self.sent: dict[str, str] = {}
         """id -> host: under way."""
-        self.parts: dict[int, Counter[str]] = {}
-        """Number of a SettleSome that is not durable yet -> slots that it frees, by host."""
+        self.parts: dict[int, tuple[int, Counter[str]]] = {}
+        """Number of a SettleSome that is not durable yet -> its shard, and slots that it frees, by host."""
         self.last_part = 0
 
 
@@ -58,8 +64,11 @@ class _Part:
 class Callbacks:
     """See the module. `sent` is told each request that leaves, by type; `moved` each gate in which something moved."""
 
-    def __init__(self, out: list[Command], sent: Callable[[str, int], None], moved: Callable[[Gate], None]) -> None:
+    def __init__(
+        self, out: list[Command], late: Late, sent: Callable[[str, int], None], moved: Callable[[Gate], None]
+    ) -> None:
         self._out = out
+        self._late = late
         self._sent = sent
         self._moved = moved
         self._open: dict[int, _Group] = {}
@@ -93,16 +102,22 @@ class Callbacks:
         group.flagged |= taken.flagged
         if not taken.timers:
             self._settle(group, batch_no, {taken.shard: _Part()})
-        if not group.awaited:
-            if group.timers:
-                name, choice = group.gate.name, group.choice
-                timers = list(group.timers.values())
-                self._out.append(Sort(Batch(batch_no, name, timers, group.flagged, 0, choice.whole)))
-            else:
-                group.gate.end_sorting(batch_no)
-                if group.host:
-                    group.gate.drop(group.host, batch_no)
+        self._look(group, batch_no)
         self._moved(group.gate)
+
+    def _look(self, group: _Group, batch_no: int) -> None:
+        """All parts may have come: then it is sorted, if there is anything."""
+        if group.awaited:
+            return
+        if group.timers:
+            name, choice = group.gate.name, group.choice
+            timers = list(group.timers.values())
+            group.sorting = True
+            self._out.append(Sort(Batch(batch_no, name, timers, group.flagged, 0, choice.whole)))
+        else:
+            group.gate.end_sorting(batch_no)
+            if group.host:
+                group.gate.drop(group.host, batch_no)
 
     def sort(
         self, now: Now, batch_no: int, wants: Sequence[tuple[Timer, str | WholeFailure]], halted: bool
@@ -113,6 +128,8 @@ class Callbacks:
         """
         group = self._open[batch_no]
         gate, whole = group.gate, group.host
+        group.sorting = False
+        wants = [(timer, want) for timer, want in wants if timer.id in group.timers]  # the shards of others have gone
         going = [(timer, want) for timer, want in wants if isinstance(want, str)]
         hosts = [host for _, host in going]
         leaves = [True] * len(going) if whole else gate.sort(now, batch_no, hosts, halted)
@@ -135,6 +152,7 @@ class Callbacks:
             gate.drop(whole, batch_no)
         self._settle(group, batch_no, parts)
         gate.end_sorting(batch_no)
+        self._end_if_done(group, batch_no)
         self._sent(gate.name, len(sent))
         self._moved(gate)
         return sent
@@ -155,24 +173,93 @@ class Callbacks:
             else:
                 part.failed.append((id, gate.judge(now, batch_no, host, group.timers[id], outcome, jitter)))
         self._settle(group, batch_no, parts, jitter)
+        self._end_if_done(group, batch_no)
         self._moved(gate)
 
     def settled(self, settled: Settled) -> None:
         """Some of a batch is settled and durable."""
         group, batch_no = self._open[settled.batch_no], settled.batch_no
-        for host, count in group.parts.pop(settled.part).items():
+        self._free(group, group.parts.pop(settled.part)[1])
+        self._end_if_done(group, batch_no)
+        self._moved(group.gate)
+
+    def shard_of(self, batch_no: int, id: str) -> int | None:
+        """Who has handed out one that is to be sent; None: a shard that is not here any more."""
+        shard = self._open[batch_no].shard_of[id]
+        return None if shard == NOWHERE else shard
+
+    def withdraw(self, batch_no: int, id: str) -> None:
+        """One that was to be sent is not sent after all: it goes back to where others wait for its host."""
+        group = self._open[batch_no]
+        host = group.sent.pop(id)
+        group.gate.drop(host, batch_no)
+        part = _Part()
+        part.slots[host] += 1
+        part.parked[key_of_missed(host) if group.missed else host] = [id]
+        self._settle(group, batch_no, {group.shard_of[id]: part})
+        self._end_if_done(group, batch_no)
+        self._moved(group.gate)
+
+    def go_on_without(self, shard: int, *, gone: bool) -> None:
+        """Let every batch go on without what this shard has still to say; if it is gone, without its timers, too."""
+        for batch_no, group in list(self._open.items()):
+            gate = group.gate
+            if gone:
+                for id in [id for id, of in group.shard_of.items() if of == shard]:
+                    if id in group.sent:  # it is on its way, and what its host answers is still of use
+                        group.shard_of[id] = NOWHERE
+                        continue
+                    del group.timers[id], group.shard_of[id]
+                    if group.host:
+                        self._free(group, Counter({group.host: 1}))
+            for number, (of, slots) in list(group.parts.items()):
+                if of == shard:
+                    del group.parts[number]
+                    self._free(group, slots)
+                    if not gone:
+                        self._late.owes_settle(batch_no, shard, number)
+            if shard in group.awaited:
+                group.awaited.remove(shard)
+                gate.receive(group.choice, shard, group.asked[shard], 0)
+                if not gone:
+                    self._late.owes_take(batch_no, shard, group.choice.whole, callbacks=True)
+                self._look(group, batch_no)
+            elif not (group.awaited or group.timers):
+                gate.end_sorting(batch_no)
+            self._end_if_done(group, batch_no)
+            self._moved(gate)
+
+    def holds(self, shard: int) -> bool:
+        """Whether something of this shard is under way."""
+        return any(
+            shard in group.awaited
+            or shard in group.shard_of.values()
+            or any(of == shard for of, _ in group.parts.values())
+            for group in self._open.values()
+        )
+
+    def _free(self, group: _Group, slots: Counter[str]) -> None:
+        for host, count in slots.items():
             group.gate.release(host, count, group.missed)
-        if not (group.awaited or group.timers or group.parts):
+
+    def _end_if_done(self, group: _Group, batch_no: int) -> None:
+        if not (group.awaited or group.sorting or group.timers or group.parts):
             del self._open[batch_no]
             group.gate.open.remove(batch_no)
-        self._moved(group.gate)
 
     def _settle(self, group: _Group, batch_no: int, parts: dict[int, _Part], jitter: float = 1.0) -> None:
         for shard, part in parts.items():
-            group.last_part += 1
-            group.parts[group.last_part] = part.slots
-            message = SettleSome(batch_no, group.last_part, jitter, part.fired, part.failed, part.parked)
-            self._out.append(SendSettle(shard, message))
             for ids in (part.fired, [id for id, _ in part.failed], *part.parked.values()):
                 for id in ids:
                     del group.timers[id], group.shard_of[id]
+            if shard == NOWHERE:
+                self._free(group, part.slots)
+                continue
+            group.last_part += 1
+            message = SettleSome(batch_no, group.last_part, jitter, part.fired, part.failed, part.parked)
+            self._out.append(SendSettle(shard, message))
+            if shard in self._late.given_up:
+                self._late.owes_settle(batch_no, shard, group.last_part)
+                self._free(group, part.slots)
+            else:
+                group.parts[group.last_part] = shard, part.slots

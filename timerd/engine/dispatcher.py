@@ -14,17 +14,19 @@ What may leave begins in turns between the types (`turns.py`), and what has been
 a bounded amount between two calls of `renew`, so that a storm of one type neither keeps the others waiting nor holds up
 the loop (ADR 20).
 
+Shards may be shut, given up on, or forgotten: absent.py.
+
 A name has one flow or gate at a time. When its type changes kind, the old one stays until its open batches have ended:
 so they hold their slots and are watched to their end, and what the shards have ready is asked for by one alone.
 """
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from timerd.engine.absent import Absent
 from timerd.engine.answer import Accepted, Outcome
 from timerd.engine.backoff import draw_jitter
-from timerd.engine.batch import Batch
 from timerd.engine.callbacks import Callbacks
 from timerd.engine.catchup import MISSED
 from timerd.engine.command import Command, PauseType, Post, SendSettle, SendTake
@@ -32,8 +34,10 @@ from timerd.engine.condition import Condition, HostsCondition
 from timerd.engine.effect import Ready, Settled, Taken
 from timerd.engine.flow import Choice, Flow
 from timerd.engine.gate import Gate
+from timerd.engine.late import Late, untried
 from timerd.engine.message import Settle, Take, WholeFailure
 from timerd.engine.now import Now
+from timerd.engine.open_batch import OpenBatch
 from timerd.engine.timer import Timer, TimerType
 from timerd.engine.turns import Turns
 
@@ -56,26 +60,6 @@ class FlowStats(NamedTuple):
     open_batches: int
 
 
-class _Open:
-    """A batch under way."""
-
-    def __init__(self, flow: Flow, choice: Choice) -> None:
-        self.flow = flow
-        self.limit = choice.limit
-        self.whole = choice.whole
-        self.asked = dict(choice.takes)
-        self.awaited = set(self.asked)
-        """Shards whose Taken, and later whose Settled, is still to come."""
-        self.timers: list[Timer] = []
-        self.flagged: frozenset[str] = frozenset()
-        self.tried_at = 0
-        self.posted = False
-        self.settling = False
-
-    def as_posted(self, batch_no: int) -> Batch:
-        return Batch(batch_no, self.flow.name, self.timers, self.flagged, self.tried_at, self.whole)
-
-
 class _Counts:
     def __init__(self) -> None:
         self.batches = 0
@@ -92,10 +76,12 @@ class Dispatcher:
         counting half; None: whatever may."""
         self._allowance = self._left = allowance
         self._turns = Turns()
-        self._answered: dict[str, deque[tuple[_Open, Settle]]] = {}  # by type: what is to be settled, and has its turn
+        self._answered: dict[
+            str, deque[tuple[OpenBatch, Settle]]
+        ] = {}  # by type: what is to be settled, and has its turn
         self._flows: dict[str, Flow | Gate] = {}
         self._counts: dict[str, _Counts] = {}
-        self._open: dict[int, _Open] = {}
+        self._open: dict[int, OpenBatch] = {}
         self._last_batch_no = 0
         self._out: list[Command] = []
         self._changed: dict[str, None] = {}  # flows to look at; a dict, so that their order is that of the events
@@ -104,7 +90,13 @@ class Dispatcher:
         self._moved: set[str] = set()
         self._draining = False
         self._hurried = False
-        self._callbacks = Callbacks(self._out, self._count_requests, self._move)
+        self._late = Late()
+        self._callbacks = Callbacks(self._out, self._late, self._count_requests, self._move)
+        self.absent = Absent(
+            self._flows, self._open, self._out, self._late, self._callbacks,
+            self.ready, self._complete, self._close, self._move,
+        )  # fmt: skip
+        """Shards that can't be asked."""
 
     # ---- events
 
@@ -114,10 +106,15 @@ class Dispatcher:
 
     def ready(self, ready: Ready) -> None:
         """A shard has said what it has of a lane."""
+        if self.absent and self.absent.keep(ready):
+            return
         self._flow(ready.type).report(ready)
 
     def taken(self, taken: Taken) -> None:
         """A shard has handed out its part of a batch."""
+        if self._late and (settle := self._late.taken(taken)) is not None:
+            self._out.append(settle)
+            return
         if taken.batch_no in self._callbacks:
             self._callbacks.taken(taken)
             return
@@ -127,6 +124,7 @@ class Dispatcher:
         self._move(batch.flow)
         if taken.timers:
             batch.timers += taken.timers
+            batch.parts[taken.shard] = taken.timers
             if taken.flagged:
                 batch.flagged |= taken.flagged
             if taken.tried_at:
@@ -176,6 +174,8 @@ class Dispatcher:
 
     def settled(self, settled: Settled) -> None:
         """A shard's part of a batch is settled and durable."""
+        if self._late and self._late.settled(settled):
+            return
         if settled.batch_no in self._callbacks:
             self._callbacks.settled(settled)
             return
@@ -184,9 +184,40 @@ class Dispatcher:
         self._counts[batch.flow.name].coalesced += settled.coalesced
         batch.awaited.remove(settled.shard)
         if not batch.awaited:
-            del self._open[settled.batch_no]
-            batch.flow.open.remove(settled.batch_no)
+            self._close(settled.batch_no, batch)
         self._move(batch.flow)
+
+    # ---- on the way out
+
+    def shards_of(self, batch_no: int) -> Iterable[int]:
+        """Whose timers a batch has, which is to be sent."""
+        return self._open[batch_no].asked
+
+    def leave_out(self, batch_no: int, shards: Collection[int] = ()) -> list[Timer]:
+        """A posted batch is about to be sent: put back what these shards have handed out. Answer: what has left it,
+        for this or because its shard has gone; it was told to nobody before."""
+        batch = self._open[batch_no]
+        for shard in shards:
+            if shard in batch.asked:
+                timers = batch.drop_part(shard)
+                batch.left += timers
+                settle = Settle(batch_no, failure=untried(batch.whole) if timers else None)
+                self._out.append(SendSettle(shard, settle))
+                self._late.owes_settle(batch_no, shard)
+        left, batch.left = batch.left, []
+        if left:
+            gone = {timer.id for timer in left}
+            batch.timers = [timer for timer in batch.timers if timer.id not in gone]
+            self._move(batch.flow)
+        return left
+
+    def shard_of(self, batch_no: int, id: str) -> int | None:
+        """Who has handed out this callback, which is to be sent; None: a shard that is not here any more."""
+        return self._callbacks.shard_of(batch_no, id)
+
+    def withdraw(self, batch_no: int, id: str) -> None:
+        """A callback that was to be sent is not sent after all: put it back."""
+        self._callbacks.withdraw(batch_no, id)
 
     def hurry(self, hurried: bool) -> None:
         """Whether batches leave as they are, without waiting for more: for who will not let time pass."""
@@ -244,7 +275,7 @@ class Dispatcher:
 
     def idle(self) -> bool:
         """Whether no batch is open and no command waits to be fetched."""
-        return not self._open and not self._callbacks and not self._out
+        return not (self._open or self._callbacks or self._out or self._late)
 
     def open_batches(self) -> int:
         """How many batches are under way."""
@@ -269,8 +300,8 @@ class Dispatcher:
         return {name: flow.condition(boot_ms) for name, flow in self._flows.items() if flow.type is not None}
 
     def is_open(self, batch_no: int) -> bool:
-        """Whether this batch still holds its slot."""
-        return batch_no in self._open
+        """Whether anything is to come of this batch."""
+        return batch_no in self._open or (bool(self._late) and self._late.is_open(batch_no))
 
     def overdue(self, now: Now) -> str | None:
         """A type whose timers could be on their way and have not got on for `OVERDUE_MS`, by no fault of its target.
@@ -305,6 +336,11 @@ class Dispatcher:
             if answered := self._answered.get(name):
                 batch, settle = answered.popleft()
                 self._out += [SendSettle(shard, settle) for shard in batch.asked]
+                batch.told = True
+                for shard in self._late.given_up & batch.awaited:
+                    self.absent.settle_without(settle.batch_no, batch, shard, gone=False)
+                if not batch.asked:  # all have gone
+                    self._close(settle.batch_no, batch)
                 self._moved.add(name)
                 cost = (len(batch.timers) + REQUEST_COST) // 2
             else:
@@ -384,10 +420,10 @@ class Dispatcher:
             flow.catching_up.add(batch_no)
         if flow.breaker.open:
             flow.note_probe(choice, batch_no, now.boot_ms)
-        self._open[batch_no] = _Open(flow, choice)
+        self._open[batch_no] = OpenBatch(flow, choice)
         self._out += [SendTake(shard, Take(batch_no, flow.name, choice.limit, count)) for shard, count in choice.takes]
 
-    def _complete(self, batch_no: int, batch: _Open) -> None:
+    def _complete(self, batch_no: int, batch: OpenBatch) -> None:
         """All parts have come."""
         if batch.timers and batch.flow.type is not None:
             batch.posted = True
@@ -401,7 +437,12 @@ class Dispatcher:
         failure = WholeFailure("the type was removed", batch.flow.policy.min_backoff_ms, batch.whole)
         self._settle(batch, Settle(batch_no, failure=failure if batch.timers else None))
 
-    def _settle(self, batch: _Open, settle: Settle) -> None:
+    def _close(self, batch_no: int, batch: OpenBatch) -> None:
+        """Its slot is free."""
+        del self._open[batch_no]
+        batch.flow.open.remove(batch_no)
+
+    def _settle(self, batch: OpenBatch, settle: Settle) -> None:
         batch.settling = True
         batch.awaited = set(batch.asked)
         self._answered.setdefault(batch.flow.name, deque()).append((batch, settle))

@@ -90,6 +90,11 @@ class Lane:
                 count -= part
         return takes
 
+    def forget(self, shard: int) -> list[Ready]:
+        """Take out what the shard has said; its takes under way stay."""
+        said = self.reported.pop(shard, None)
+        return [] if said is None else [said]
+
     def tidy(self, shard: int) -> None:
         """Forget what says nothing of this shard."""
         if not self.asked.get(shard):
@@ -159,6 +164,14 @@ class Flow:
             lane = self.lanes[ready.limit] = Lane(ready.limit)
         lane.reported[ready.shard] = ready
         self._tidy(lane, ready.shard)
+
+    def forget(self, shard: int) -> list[Ready]:
+        """Take out what the shard has said, so that it is not asked."""
+        said: list[Ready] = []
+        for lane in list(self.lanes.values()):
+            said += lane.forget(shard)
+            self._tidy(lane, shard)
+        return said
 
     def ask(self, choice: Choice) -> None:
         """The choice is carried out: its takes are under way."""

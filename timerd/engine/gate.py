@@ -109,6 +109,17 @@ class Gate:
         lane.reported[ready.shard] = ready
         self._tidy(lane, ready.shard)
 
+    def forget(self, shard: int) -> list[Ready]:
+        """Take out what the shard has said, so that it is not asked. Linear in lanes and hosts."""
+        said: list[Ready] = []
+        for lane in list(self.lanes.values()):
+            said += lane.forget(shard)
+            self._tidy(lane, shard)
+        for host in list(self._hosts.values()):
+            said += host.parked.forget(shard) + host.missed.forget(shard)
+            self._forget_idle(host)
+        return said
+
     # ---- taking
 
     def choose(self, now: Now, hurried: bool = False) -> Choice | None:

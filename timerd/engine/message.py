@@ -43,7 +43,7 @@ class Arm(msgspec.Struct, frozen=True):
 
 
 class ArmResult(msgspec.Struct, array_like=True, gc=False):
-    """What became of one item: created | moved | unchanged | kept | conflict.
+    """What became of one item: created | moved | unchanged | kept | conflict; unavailable, if its shard is `Gone`.
 
     `generation` and `fire_at` are those that stand now (0 where nothing stands); `previous_fire_at` is set when moved.
     """
@@ -60,6 +60,8 @@ class ArmDone(msgspec.Struct, frozen=True):
     armed: int
     conflicts: int
     results: list[ArmResult] | None
+    unavailable: Sequence[int] = ()
+    """Indexes of the timers whose shard is not here (`Gone`)."""
 
 
 class Bounced(msgspec.Struct, frozen=True):
@@ -82,11 +84,13 @@ class Cancel(msgspec.Struct, frozen=True):
 
 
 class CancelResult(msgspec.Struct, array_like=True, gc=False):
-    """`found` with the generation that is no more; `in_flight`: a delivery of it is on its way."""
+    """`found` with the generation that is no more; `in_flight`: a delivery of it is on its way; `unavailable`: its
+    shard is `Gone`."""
 
     found: bool
     in_flight: bool = False
     generation: int = 0
+    unavailable: bool = False
 
 
 class FireNow(msgspec.Struct, frozen=True):
@@ -390,3 +394,10 @@ class Refused(msgspec.Struct, frozen=True):
     errors: Sequence[tuple[str, str]] = ()
     """(JSON pointer into the request, what is wrong there)"""
     retry_after_s: int | None = None
+
+
+class Gone(Refused, frozen=True):
+    """In place of any answer: the shard is not here (any more). Whether what was asked of it is done is not known."""
+
+
+GONE = Gone("shard-unavailable", "the shard of this is changing hands", retry_after_s=1)

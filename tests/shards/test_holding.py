@@ -1,0 +1,155 @@
+"""A node of a cluster takes, lets go of and loses shards, each with a log of its own."""
+
+import asyncio
+
+import pytest
+
+from tests.shards.rig import CALLBACKS, PROCESSOR, Rig, play
+from timerd.engine.errors import LogFailed
+from timerd.engine.message import Gone
+from timerd.engine.timer import TimerType
+
+BOTH = pytest.mark.parametrize("type", [PROCESSOR, CALLBACKS], ids=["processor", "callbacks"])
+
+
+@BOTH
+def test_shards_are_taken_used_released_and_taken_elsewhere(type: TimerType) -> None:
+    async def story(rig: Rig) -> None:
+        a, b = await rig.node(0, 1, 2), await rig.node()
+        assert dict(a.held) == {0: 1, 1: 1, 2: 1}
+        soon, later = rig.ids(0, 5) + rig.ids(1, 5), rig.ids(1, 5, "late")
+        await rig.arm(a, soon, 50)
+        await rig.arm(a, later, 60_000)
+        await rig.until(lambda: rig.delivered(soon))
+        assert await a.release(1, 1_000)
+        assert sorted(a.held) == [0, 2]
+        assert isinstance(await a.get(later[0]), Gone)
+        assert await rig.take(b, 1)
+        assert dict(b.held) == {1: 2}
+        assert await rig.listed(b) == sorted(later)
+        await rig.until(lambda: rig.delivered(later), 90)
+        assert rig.lost == []
+        assert set(rig.target.seen.values()) == {1}, "a clean hand-over repeats nothing"
+
+    play(story, type=type)
+
+
+def test_what_is_asked_of_a_shard_that_is_not_here_is_gone() -> None:
+    async def story(rig: Rig) -> None:
+        node = await rig.node(0)
+        here, there = rig.ids(0, 2), rig.ids(1, 2)
+        ids = [there[0], here[0], there[1], here[1]]
+        for results in (True, False):
+            done = await node.arm(rig.timers(ids, 60_000 + results), None, results, None)
+            assert list(done.unavailable) == [0, 2]
+            assert (done.armed, done.conflicts) == (2, 0)
+            if results:
+                assert [result.status for result in done.results] == ["unavailable", "created"] * 2
+        large = await node.arm(rig.timers([there[0]], 60_000, b'"' + b"x" * 20_000 + b'"'), None, True, None)
+        assert [result.status for result in large.results] == ["unavailable"]
+        cancelled = await node.cancel(ids, None)
+        assert [(result.found, result.unavailable) for result in cancelled] == [(False, True), (True, False)] * 2
+        assert isinstance(await node.get(there[0]), Gone)
+        assert isinstance(await node.fire(there[0], None), Gone)
+        assert isinstance(await node.purge_dead([there[0]], None, None), Gone)
+        assert await node.get(here[0]) is None
+
+    play(story)
+
+
+@pytest.mark.parametrize("how", ["fenced", "failed"])
+@BOTH
+def test_a_shard_that_is_lost_ends_alone_and_everybody_who_waits_is_told(how: str, type: TimerType) -> None:
+    async def story(rig: Rig) -> None:
+        node = await rig.node(0, 1)
+        mine, others = rig.ids(0, 3), rig.ids(1, 3)
+        await rig.arm(node, mine + others, 500)
+        log = rig.shelf.logs[0]
+        log.free.clear()
+        asked = asyncio.ensure_future(node.arm(rig.timers(rig.ids(0, 1, "new"), 60_000), None, True, None))
+        reading = asyncio.ensure_future(node.get(mine[0]))
+        await asyncio.sleep(0.01)
+        behind = asyncio.ensure_future(node.cancel(rig.ids(0, 1, "new"), None))
+        await asyncio.sleep(0.01)
+        assert not asked.done()
+        if how == "fenced":
+            log.taken = True
+        else:
+            log.fails = True
+        log.free.set()
+        done = await asked
+        assert list(done.unavailable) == [0]
+        assert isinstance(await reading, Gone)
+        assert (await behind)[0].unavailable
+        assert [(node, shard) for node, shard, _ in rig.lost] == [(0, 0)]
+        assert list(node.held) == [1]
+        await rig.until(lambda: rig.delivered(others))
+        assert not set(mine) & set(rig.target.at), "what is lost is another's to deliver"
+        assert (await node.tally()).shards[0].shard == 1
+
+    play(story, type=type)
+
+
+@pytest.mark.parametrize("how", ["fenced", "failed"])
+@BOTH
+def test_open_batches_of_several_shards_go_on_when_one_is_lost_and_taken_again(how: str, type: TimerType) -> None:
+    async def story(rig: Rig) -> None:
+        node = await rig.node(0, 1, 2)
+        ids = [id for shard in range(3) for id in rig.ids(shard, 4)]
+        rig.target.free.clear()
+        await rig.arm(node, ids, 100)
+        await rig.until(lambda: rig.delivered(ids))
+        if how == "fenced":
+            rig.shelf.logs[1].taken = True
+        else:
+            rig.shelf.logs[1].fails = True
+        await node.cancel(rig.ids(1, 1, "none"), None)
+        asked = node.arm(rig.timers(rig.ids(1, 1, "none"), 9_000), None, True, None)
+        assert list((await asked).unavailable) == [0]
+        assert sorted(node.held) == [0, 2]
+        assert await rig.take(node, 1)
+        rig.target.free.set()
+        again = set(rig.ids(1, 4))
+        await rig.until(lambda: all(rig.target.seen[key] == 2 for key in rig.target.seen if key[0] in again))
+        await asyncio.sleep(3)
+        assert all(count == (2 if id in again else 1) for (id, _), count in rig.target.seen.items())
+        tally = (await node.tally()).types["t"]
+        assert (tally.live, tally.in_flight, tally.fired) == (0, 0, 12)
+
+    play(story, type=type)
+
+
+def test_another_writer_keeps_a_taker_out() -> None:
+    async def story(rig: Rig) -> None:
+        node = await rig.node()
+        log = rig.shelf.open(0)
+        log.taken = True
+        assert not await node.take(0, log)
+        assert not node.held
+        assert log._closed
+        failing = rig.shelf.open(0)
+        failing.fails = True
+        with pytest.raises(LogFailed):
+            await node.take(0, failing)
+        assert not node.held
+        assert await rig.take(node, 0)
+        assert rig.lost == []
+
+    play(story)
+
+
+def test_a_take_that_is_broken_off_leaves_nothing_behind() -> None:
+    async def story(rig: Rig) -> None:
+        node = await rig.node(1)
+        log = rig.shelf.open(0)
+        log.free.clear()
+        taking = asyncio.ensure_future(node.take(0, log))
+        await asyncio.sleep(1)
+        taking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await taking
+        assert list(node.held) == [1]
+        assert log._closed
+        assert await rig.take(node, 0)
+
+    play(story)

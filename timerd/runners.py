@@ -1,0 +1,522 @@
+"""Runners: all shards held by this node, a runner and its upkeep for each log.
+
+A data directory has one log for all shards, and everything goes straight to its runner; when that log fails, so does
+the process. In a cluster each shard has a log of its own, so that one whose append stands still holds up no other, and
+whose end is the end of that shard here and of nothing else. What is asked of a shard that is not here is answered
+`Gone`, at once.
+
+With several runners the dispatcher's alarm is here: one that is in the middle of an append can't be it. Shards whose
+append takes long are pointed out: at first they are not to be asked, then not to be waited for (engine/absent.py).
+
+It knows shards, logs and who waits for them; it does not know why a shard is held, or by whom else.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, Final
+
+import structlog
+
+from timerd.engine.effect import Effect, Taken
+from timerd.engine.errors import LogFailed
+from timerd.engine.message import Message, Take
+from timerd.engine.now import Now
+from timerd.engine.ring import RingTable
+from timerd.engine.shard import Shard
+from timerd.engine.timer import BodyRef
+from timerd.ports import Clock, Log, LogUsage
+from timerd.runner import Runner, gone
+from timerd.upkeep import Upkeep
+
+SLOW_MS: Final = 200  # an append that takes longer is one to wait for no more Takes
+STILL_MS: Final = 1_000  # and longer than this, for nothing
+CONFIRM_S: Final = 1.0  # so long a delivery waits for some of its shards' right, when others have theirs
+LOOK_MS: Final = 100
+CLOSE_S: Final = 5.0
+
+Bodies = Sequence[tuple[int, Sequence[tuple[str, bytes]]]]
+"""By shard: (id, payload)."""
+Wanted = Sequence[tuple[int, int, int]]
+"""(shard, bytes of log, those of them that are bodies)"""
+
+log = structlog.get_logger()
+
+
+class Group:
+    """The shards of one log."""
+
+    def __init__(self, log: Log, shards: Sequence[Shard], clock: Clock, table: RingTable) -> None:
+        self.log = log
+        self.runner = Runner(shards, log, clock)
+        self.upkeep = Upkeep(self.runner, log, table, lambda error: None)
+        self.task: asyncio.Task[None] | None = None
+        self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        """Why its shards are not here any more."""
+        self.error: BaseException | None = None
+        """What ended it, if it was the log."""
+        self.leaving = False
+        """Its shards are let go of: nobody need be told when they have ended."""
+        self.slow = self.still = False
+
+
+class Runners:
+    """Of one node."""
+
+    def __init__(self, clock: Clock, table: RingTable) -> None:
+        self.shards: dict[int, Shard] = {}
+        """Those that are held."""
+        self.on_effects: Callable[[Now, list[Effect]], int | None] = lambda now, effects: None
+        """As a runner's, for all of them."""
+        self.on_failed: Callable[[BaseException], None] = lambda error: None
+        """Told what must end the process."""
+        self.on_gone: Callable[[int], None] = lambda shard: None
+        """Told of each shard that has ended here, before anybody who waits for it."""
+        self.on_lost: Callable[[int, str], None] = lambda shard, why: None
+        """Told after it, unless the shard was let go of."""
+        self.on_slow: Callable[[int], None] = lambda shard: None
+        self.on_still: Callable[[int], None] = lambda shard: None
+        self.on_moving: Callable[[int], None] = lambda shard: None
+        """What a shard's append has come to: it takes long, very long, has ended."""
+        self._clock = clock
+        self._table = table
+        self._of: dict[int, Group] = {}
+        self._groups: list[Group] = []
+        self._sole: Group | None = None
+        self._alarm: asyncio.Handle | None = None
+        self._rung = False
+        self._closed = False
+        self._closing: set[asyncio.Task[None]] = set()
+        self._past = Counter[str]()  # what groups counted that have ended
+        self._kind = ("quorum", 0, "unknown")  # of the logs
+
+    # ---- which there are
+
+    def add(self, log_port: Log, shards: Sequence[Shard], *, sole: bool = False) -> Group:
+        """A log with its shards. They are not held before `hold`. `sole`: there is no other, now or later."""
+        group = Group(log_port, shards, self._clock, self._table)
+        self._kind = (log_port.durability, log_port.replicas, log_port.sync)
+        self._groups.append(group)
+        runner, upkeep = group.runner, group.upkeep
+        upkeep.fail = partial(self._failed, group)
+        runner.on_durable = upkeep.after_turn
+        runner.on_fenced = partial(self._fenced, group)
+        if sole:
+            self._sole = group
+        else:
+            runner.on_effects = partial(self._heard, group)
+            self._share()
+        return group
+
+    def hold(self, group: Group) -> None:
+        """Its shards are asked from now on."""
+        for id, shard in group.runner.shards.items():
+            self._of[id], self.shards[id] = group, shard
+        if group is self._sole:
+            group.runner.on_effects = self.on_effects
+        elif self._alarm is None:
+            self._set_alarm(LOOK_MS)
+
+    def run(self, group: Group) -> None:
+        """Begin to take turns."""
+        task = group.task = asyncio.get_running_loop().create_task(group.runner.run())
+        task.add_done_callback(partial(self._run_ended, group))
+
+    def let_go(self, shard: int) -> Group:
+        """The shard is asked for nothing more, from now on; what it has been asked before is done."""
+        group = self._of.pop(shard)
+        del self.shards[shard]
+        group.leaving = True
+        return group
+
+    async def end(self, group: Group, why: str) -> None:
+        """End a group whose shards are let go of, or were never held."""
+        group.leaving = True
+        self._end(group, why)
+        await self._closed_logs()
+
+    def group_of(self, shard: int) -> Group:
+        return self._of[shard]
+
+    @property
+    def groups(self) -> Sequence[Group]:
+        return self._groups
+
+    async def settle(self) -> None:
+        """Let upkeep end what is under way, and begin nothing more."""
+        await asyncio.gather(*(group.upkeep.settle() for group in self._groups))
+
+    async def close(self) -> None:
+        """Take no more turns, and let go of all logs."""
+        self._closed = True
+        if self._alarm is not None:
+            self._alarm.cancel()
+        groups, self._groups = self._groups, []
+        for group in groups:
+            group.leaving = True
+            if group.task is not None:
+                group.task.cancel()
+        if self._sole is not None:
+            await self._sole.log.close()
+            return
+        for group in groups:
+            self._close(group)
+        await self._closed_logs()
+
+    def add_shard(self, shard: Shard) -> None:
+        """One more of the only log."""
+        assert self._sole is not None, "a shard of a cluster comes with its log"
+        self._sole.runner.add(shard)
+        self._of[shard.id], self.shards[shard.id] = self._sole, shard
+        self._sole.upkeep.greet(shard.id)
+
+    @property
+    def shares_bodies(self) -> bool:
+        """Whether timers may move between shards."""
+        return self._sole is not None and self._sole.log.shares_bodies
+
+    # ---- messages
+
+    def send(self, shard: int, message: Message, size: int = 64, timers: int = 1) -> None:
+        """As `Runner.send`; a shard that is not here is gone."""
+        group = self._of.get(shard)
+        if group is None:
+            gone(message)
+        else:
+            group.runner.send(shard, message, size, timers)
+
+    def send_ahead(self, shard: int, message: Message, size: int = 64) -> None:
+        """As `Runner.send_ahead`."""
+        group = self._of.get(shard)
+        if group is None:
+            gone(message)
+        else:
+            group.runner.send_ahead(shard, message, size)
+
+    def hand_out(self, shard: int, take: Take) -> list[Effect]:
+        """As `Runner.hand_out`."""
+        group = self._of.get(shard)
+        return [Taken(take.batch_no, shard, [])] if group is None else group.runner.hand_out(shard, take)
+
+    def has_room(self, shards: Iterable[int]) -> bool:
+        """Whether messages for these shards may come in, all together."""
+        if self._sole is not None:
+            return self._sole.runner.has_room(shards)
+        return all(self._of[shard].runner.has_room((shard,)) for shard in shards if shard in self._of)
+
+    def is_full(self) -> bool:
+        """Whether no shard has room for more."""
+        if self._sole is not None:
+            return self._sole.runner.is_full()
+        return bool(self._of) and all(group.runner.is_full() for group in self._of.values())
+
+    def ring(self) -> None:
+        """Let `on_effects` be called soon."""
+        if self._sole is not None:
+            self._sole.runner.ring()
+        elif not self._rung and not self._closed:
+            self._rung = True
+            asyncio.get_running_loop().call_soon(self._call)
+
+    def on_quiet(self, told: Callable[[int | None], None]) -> None:
+        """Who is told when nothing is left to do now, of the only log."""
+        assert self._sole is not None, "a clock that is turned has no cluster"
+        self._sole.runner.on_quiet = told
+
+    # ---- the logs
+
+    async def grant(self, wanted: Wanted) -> set[int]:
+        """Ask the logs for room; for which shards there is none. Those that are not here need none."""
+        if (sole := self._sole) is not None:
+            size = sum([bytes for _, bytes, _ in wanted]) or 64
+            if await sole.log.grant(size, sole.upkeep.reserve_bytes(), sum([bodies for _, _, bodies in wanted])):
+                return set()
+            sole.upkeep.want_room()
+            return {shard for shard, _, _ in wanted} or {-1}
+        refused: set[int] = set()
+        by_group: dict[Group, list[tuple[int, int, int]]] = {}
+        for each in wanted:
+            if (group := self._of.get(each[0])) is not None:
+                by_group.setdefault(group, []).append(each)
+        for group, parts in by_group.items():
+            size, bodies = sum(bytes for _, bytes, _ in parts), sum(bodies for _, _, bodies in parts)
+            if not await group.log.grant(size, group.upkeep.reserve_bytes(), bodies):
+                group.upkeep.want_room()
+                refused.update(shard for shard, _, _ in parts)
+        if refused:
+            for group in by_group:  # what the others have granted comes back with their next append
+                group.runner.ring()
+        return refused
+
+    def place(self, large: Bodies) -> tuple[list[list[BodyRef] | None], Callable[[], None]]:
+        """Put payloads apart: their places, None for shards that are not here. Their segments stay until what is
+        returned is called: the messages with these places are stepped."""
+        found: list[list[BodyRef] | None] = []
+        pinned: list[tuple[Upkeep, Counter[int]]] = []
+        for shard, bodies in large:
+            group = self._of.get(shard)
+            if group is None:
+                found.append(None)
+                continue
+            places = group.log.place_bodies(shard, bodies)
+            segments = Counter(place.segment for place in places)
+            group.upkeep.placed(segments, sum(len(payload) for _, payload in bodies))
+            pinned.append((group.upkeep, segments))
+            found.append(places)
+
+        def release() -> None:
+            for upkeep, segments in pinned:
+                upkeep.placing.subtract(segments)
+
+        return found, release
+
+    async def read_bodies(self, places: Sequence[BodyRef]) -> list[bytes | None]:
+        """The payloads; None for one that can't be read, or whose shard is not here."""
+        if self._sole is not None:
+            return await self._sole.log.read_bodies(places)
+        found: list[bytes | None] = [None] * len(places)
+        by_group: dict[Group, list[int]] = {}
+        for index, place in enumerate(places):
+            if (group := self._group_of_place(place)) is not None:
+                by_group.setdefault(group, []).append(index)
+        for group, indexes in by_group.items():
+            read = await group.log.read_bodies([places[index] for index in indexes])
+            for index, body in zip(indexes, read, strict=True):
+                found[index] = body
+        return found
+
+    def _group_of_place(self, place: BodyRef) -> Group | None:
+        for group in self._groups:
+            shard = group.log.shard_of(place)
+            return group if shard is None else self._of.get(shard)
+        return None
+
+    def unconfirmed(self, shards: Iterable[int]) -> list[int]:
+        """Which of these have to be confirmed before a delivery of their timers may begin."""
+        if self._sole is not None:
+            return [] if self._sole.log.is_confirmed() else list(shards)
+        of = self._of
+        return [shard for shard in shards if shard not in of or not of[shard].log.is_confirmed()]
+
+    async def confirm(self, shards: Sequence[int], *, others: bool) -> set[int]:
+        """Confirm these, all at once. Answer: which could not be, for a delivery that is about to begin.
+
+        `others`: there are some that are, whose timers must not wait for long.
+        """
+        if self._sole is not None:
+            return set() if await self._sole.log.confirm() else set(shards)
+        by_group: dict[Group, list[int]] = {}
+        for shard in shards:
+            if shard in self._of:
+                by_group.setdefault(self._of[shard], []).append(shard)
+        loop = asyncio.get_running_loop()
+        asked = {loop.create_task(self._confirm(group)): group for group in by_group}
+        confirmed: set[int] = set()
+        rest: set[asyncio.Task[bool]] = set(asked)
+        try:
+            timeout: float | None = CONFIRM_S
+            while rest:
+                how = asyncio.ALL_COMPLETED if timeout is not None else asyncio.FIRST_COMPLETED
+                done, rest = await asyncio.wait(rest, timeout=timeout, return_when=how)
+                confirmed.update(s for task in done if task.result() for s in by_group[asked[task]])
+                if others or confirmed:
+                    break
+                timeout = None
+        finally:
+            for task in rest:
+                task.cancel()
+        return {shard for shard in shards if shard not in confirmed or self._of.get(shard) not in by_group}
+
+    async def _confirm(self, group: Group) -> bool:
+        ended: asyncio.Future[Any] = group.ended
+        confirming = asyncio.get_running_loop().create_task(group.log.confirm())
+        try:
+            await asyncio.wait([confirming, ended], return_when=asyncio.FIRST_COMPLETED)
+            if ended.done():
+                return False
+            try:
+                ours = confirming.result()
+            except LogFailed as error:
+                self._failed(group, error)
+                return False
+            if not ours:
+                for shard in group.log.fenced:
+                    self._fenced(group, shard)
+            return ours
+        finally:
+            confirming.cancel()
+
+    # ---- sums
+
+    @property
+    def turns(self) -> int:
+        return self._past["turns"] + sum(group.runner.turns for group in self._groups)
+
+    @property
+    def appended_bytes(self) -> int:
+        return self._past["appended"] + sum(group.runner.appended_bytes for group in self._groups)
+
+    @property
+    def live_bytes(self) -> int:
+        return sum(group.upkeep.live_bytes for group in self._groups)
+
+    @property
+    def accepted_bytes(self) -> int:
+        return self._past["accepted"] + sum(group.upkeep.accepted_bytes for group in self._groups)
+
+    @property
+    def copied_bytes(self) -> int:
+        return self._past["copied"] + sum(group.upkeep.copied_bytes for group in self._groups)
+
+    def usage(self) -> LogUsage:
+        """Of all logs."""
+        return LogUsage(*(sum(each) for each in zip((0, 0, 0, 0), *(g.log.usage() for g in self._groups), strict=True)))
+
+    @property
+    def durability(self) -> str:
+        return self._kind[0]
+
+    @property
+    def replicas(self) -> int:
+        return self._kind[1]
+
+    @property
+    def sync(self) -> str:
+        return self._kind[2]
+
+    @property
+    def table(self) -> RingTable:
+        """The ring table that upkeep goes by."""
+        return self._table
+
+    @table.setter
+    def table(self, table: RingTable) -> None:
+        self._table = table
+        for group in self._groups:
+            group.upkeep.table = table
+
+    # ---- how groups end
+
+    def _run_ended(self, group: Group, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._failed(group, error)
+
+    def _failed(self, group: Group, error: BaseException) -> None:
+        """Something of it has failed: if that is its log, its shards end; anything else is a fault of ours."""
+        if self._closed or group.ended.done():
+            return
+        if group is self._sole or not isinstance(error, LogFailed):
+            self.on_failed(error)
+            return
+        group.error = error
+        self._end(group, f"its log failed: {error}")
+
+    def _fenced(self, group: Group, shard: int) -> None:
+        """Another writer has a shard."""
+        if group is self._sole:
+            self.on_failed(LogFailed(f"another process has taken shard {shard}"))
+            return
+        group.runner.shards.pop(shard, None)
+        why = "another process has taken it"
+        if not group.runner.shards:
+            self._end(group, why)
+        elif self._of.get(shard) is group:
+            self._drop(shard)
+            self.on_lost(shard, why)
+
+    def _end(self, group: Group, why: str) -> None:
+        if group.ended.done():
+            return
+        group.ended.set_result(why)
+        lost = [shard for shard, of in self._of.items() if of is group]
+        for shard in lost:
+            self._drop(shard)
+        if group in self._groups:
+            self._groups.remove(group)
+        self._past["turns"] += group.runner.turns
+        self._past["appended"] += group.runner.appended_bytes
+        self._past["accepted"] += group.upkeep.accepted_bytes
+        self._past["copied"] += group.upkeep.copied_bytes
+        if group.task is not None:
+            group.task.cancel()
+        group.runner.end()
+        self._close(group)
+        self._share()
+        if not group.leaving:
+            for shard in lost:
+                log.warning("shard_lost", shard=shard, reason=why)
+                self.on_lost(shard, why)
+
+    def _drop(self, shard: int) -> None:
+        del self._of[shard], self.shards[shard]
+        self.on_gone(shard)
+
+    def _close(self, group: Group) -> None:
+        async def close() -> None:
+            try:
+                async with asyncio.timeout(CLOSE_S):
+                    await group.upkeep.stop()
+                    await group.log.close()
+            except (TimeoutError, LogFailed) as error:
+                log.warning("log_not_closed", reason=str(error) or type(error).__name__)
+
+        task = asyncio.get_running_loop().create_task(close())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    async def _closed_logs(self) -> None:
+        if self._closing:
+            await asyncio.wait(list(self._closing))
+
+    def _share(self) -> None:
+        """What waits in all inboxes together is bounded."""
+        for group in self._groups:
+            group.runner.share(max(1, len(self._groups)))
+
+    # ---- the dispatcher's alarm, with several runners
+
+    def _heard(self, group: Group, now: Now, effects: list[Effect]) -> None:
+        if group.ended.done():
+            return
+        if group.slow:
+            group.slow = group.still = False
+            for shard in group.runner.shards:
+                self.on_moving(shard)
+        self._tell(now, effects)
+
+    def _tell(self, now: Now, effects: list[Effect]) -> None:
+        wants_ms = self.on_effects(now, effects)
+        self._set_alarm(LOOK_MS if wants_ms is None else min(LOOK_MS, max(1, wants_ms)))
+
+    def _set_alarm(self, delay_ms: int) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        if not self._closed:
+            self._alarm = asyncio.get_running_loop().call_later(delay_ms / 1000, self._call)
+
+    def _call(self) -> None:
+        self._rung = False
+        if self._closed:
+            return
+        try:
+            now = self._clock.now()
+            self._look(now)
+            self._tell(now, [])
+        except Exception as error:
+            self.on_failed(error)
+
+    def _look(self, now: Now) -> None:
+        """See whose append takes long."""
+        for group in self._groups:
+            if (since := group.runner.appending_since) is None:
+                continue
+            took_ms = now.boot_ms - since
+            if took_ms > SLOW_MS and not group.slow:
+                group.slow = True
+                for shard in group.runner.shards:
+                    self.on_slow(shard)
+            if took_ms > STILL_MS and not group.still:
+                group.still = True
+                for shard in group.runner.shards:
+                    self.on_still(shard)
