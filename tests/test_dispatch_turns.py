@@ -16,7 +16,7 @@ NOW = Now(1_796_025_600_000_000, 60_000)
 
 @pytest.fixture
 def runner() -> Mock:
-    return Mock(hand_out=Mock(return_value=[]), unconfirmed=Mock(return_value=[]))
+    return Mock(hand_out=Mock(return_value=[]), logs=Mock(unconfirmed=Mock(return_value=[])))
 
 
 def made(runner: Mock, types: int) -> Dispatch:

@@ -68,7 +68,7 @@ class CallbackDeliveries:
         """Read the requests of a batch, and let the dispatcher say which leave now: those are to be given to `send`,
         with the type as it is then, its secrets with it."""
         apart = [timer.payload for timer in batch.timers if isinstance(timer.payload, BodyRef)]
-        bodies = iter(await self._runners.read_bodies(apart) if apart else [])
+        bodies = iter(await self._runners.logs.read_bodies(apart) if apart else [])
         type = self.types.get(batch.type)
         signing = None if type is None else await self._references.resolve(type)
         type = self.types.get(batch.type)
@@ -105,8 +105,8 @@ class CallbackDeliveries:
     async def send(self, type: TimerType, batch: Batch, timer: Timer, wanted: CallbackRequest) -> None:
         """One attempt of one callback."""
         shard = self._dispatcher.shard_of(batch.batch_no, timer.id)
-        unsure = None if shard is None else self._runners.unconfirmed((shard,))
-        if unsure is None or (unsure and await self._runners.confirm(unsure, others=True)):
+        unsure = None if shard is None else self._runners.logs.unconfirmed((shard,))
+        if unsure is None or (unsure and await self._runners.logs.confirm(unsure, others=True)):
             self._dispatcher.withdraw(batch.batch_no, timer.id)  # it waits for its host again, or is another node's
             self._pump(self._clock.now())
             return

@@ -7,7 +7,6 @@ that there is one way in which anything is ever decided.
 
 import asyncio
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
-from itertools import groupby
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -23,14 +22,15 @@ from timerd.engine.command import PauseType, Post, SendSettle, SendTake, Sort, T
 from timerd.engine.condition import Condition, HostsCondition
 from timerd.engine.dispatcher import Dispatcher
 from timerd.engine.effect import Dropped, Effect, Ready, Settled, Taken
-from timerd.engine.message import BodyLost, ItemResult, Message, Settle
+from timerd.engine.message import BodyLost, Message, Settle
 from timerd.engine.now import Now
 from timerd.engine.ring import RingTable, slot_of
 from timerd.engine.settings import Settings
 from timerd.engine.share import share_of
-from timerd.engine.timer import INLINE_PAYLOAD_BYTES, BodyRef, Timer, TimerType
+from timerd.engine.timer import BodyRef, Timer, TimerType
 from timerd.lag import LagSamples
 from timerd.ports import Clock, Deliver, Request
+from timerd.rearms import SETTLE_BYTES, Rearms, settle_bytes
 from timerd.references import References, Unresolved, names_any
 from timerd.report import LagWindow
 from timerd.room import Room
@@ -44,7 +44,6 @@ TURN_TIMERS: Final = 500  # so mostly one batch between two renewals, of which a
 STUCK_MS: Final = 60_000  # batches that could leave and don't for so long are a fault of ours
 # While a batch of it was being put together.
 REMOVED: Final = Failed("the type was removed", sent=False, retry_after_ms=1_000, ours=True)
-SETTLE_BYTES: Final = 32  # what an ended timer takes in a frame beside a re-arm's payload
 
 log = structlog.get_logger()
 
@@ -85,7 +84,7 @@ class Dispatch:
         self._types: Mapping[str, TimerType] = {}
         self._lags: dict[str, LagSamples] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._placed: dict[int, Callable[[], None]] = {}  # batch_no -> lets go of the bodies of its answer's re-arms
+        self._rearms = Rearms(runners.logs, lambda id: self.table.shards[slot_of(id)])
         self._leaving: dict[int, asyncio.Event] = {}  # shards that are let go of -> nothing of it is under way
         self._share = (1, 1)
         self._idle = asyncio.Event()
@@ -133,8 +132,7 @@ class Dispatch:
                 dispatcher.settled(effect)
                 if effect.buried:
                     self._troubles.buried(now.boot_ms, effect.type, effect.buried)
-                if effect.batch_no in self._placed and not dispatcher.is_open(effect.batch_no):
-                    self._placed.pop(effect.batch_no)()
+                self._rearms.settled(effect.batch_no, dispatcher.is_open)
             elif isinstance(effect, Dropped):
                 self._troubles.dropped(now.boot_ms, effect.type, effect.timers)
 
@@ -163,7 +161,7 @@ class Dispatch:
     def forget(self, shard: int) -> None:
         """The shard is not here any more."""
         self._dispatcher.absent.forget(shard)
-        self._free_placed()
+        self._rearms.look(self._dispatcher.is_open)
         if (left := self._leaving.get(shard)) is not None:
             left.set()
         self._runners.ring()
@@ -175,7 +173,7 @@ class Dispatch:
     def still(self, shard: int) -> None:
         """Wait for it no more."""
         self._dispatcher.absent.give_up(shard)
-        self._free_placed()
+        self._rearms.look(self._dispatcher.is_open)
 
     def moving(self, shard: int) -> None:
         """It answers again."""
@@ -201,10 +199,6 @@ class Dispatch:
         for shard, left in self._leaving.items():
             if not self._dispatcher.absent.holds(shard):
                 left.set()
-
-    def _free_placed(self) -> None:
-        for batch_no in [batch_no for batch_no in self._placed if not self._dispatcher.is_open(batch_no)]:
-            self._placed.pop(batch_no)()
 
     def hurry(self, hurried: bool) -> None:
         """Whether batches leave without waiting for more."""
@@ -285,7 +279,7 @@ class Dispatch:
                             self._runners.send_ahead(shard, settle, 64 + SETTLE_BYTES * len(settle.fired))
                             continue
                         if settle.batch_no not in sizes:
-                            sizes[settle.batch_no] = self._settle_bytes(settle.results)
+                            sizes[settle.batch_no] = settle_bytes(settle.results)
                         self._runners.send_ahead(shard, settle, sizes[settle.batch_no])
                     case Post(batch):
                         self._start(self._attempt(batch))
@@ -344,7 +338,7 @@ class Dispatch:
         if isinstance(type, Unresolved):
             self._hold(known, batch, type)
             return None
-        if unsure := self._runners.unconfirmed(self._dispatcher.shards_of(batch.batch_no)):
+        if unsure := self._runners.logs.unconfirmed(self._dispatcher.shards_of(batch.batch_no)):
             batch = await self._confirm(batch, unsure)
             if self._types.get(batch.type) is not known:
                 return await self._prepare(batch, bodies)
@@ -384,7 +378,7 @@ class Dispatch:
         )
         if isinstance(outcome, Accepted):
             self._troubles.taken(now.boot_ms, batch.type)
-            outcome = await self._store_payloads(batch, outcome)
+            outcome = await self._rearms.store(batch, outcome)
             now = self._clock.now()
         else:
             self._troubles.failed(now.boot_ms, batch.type, request.url, outcome.error, len(batch.timers))
@@ -408,7 +402,7 @@ class Dispatch:
 
     async def _with_bodies(self, batch: Batch, apart: Sequence[Timer]) -> tuple[Batch, dict[str, bytes]]:
         """Read the payloads that lie apart. Timers whose payload is lost are buried and leave the batch."""
-        data = await self._runners.read_bodies([t.payload for t in apart if isinstance(t.payload, BodyRef)])
+        data = await self._runners.logs.read_bodies([t.payload for t in apart if isinstance(t.payload, BodyRef)])
         bodies = {timer.id: body for timer, body in zip(apart, data, strict=True) if body is not None}
         batch = self._without_left(batch)
         here = {timer.id for timer in batch.timers}
@@ -420,7 +414,7 @@ class Dispatch:
     async def _confirm(self, batch: Batch, unsure: Sequence[int]) -> Batch:
         """Make sure that the shards are ours whose timers are about to leave. Those of others are put back."""
         count = len(list(self._dispatcher.shards_of(batch.batch_no)))
-        refused = await self._runners.confirm(unsure, others=count > len(unsure))
+        refused = await self._runners.logs.confirm(unsure, others=count > len(unsure))
         return self._without_left(batch, refused)
 
     def _without_left(self, batch: Batch, refused: Collection[int] = ()) -> Batch:
@@ -445,51 +439,6 @@ class Dispatch:
             await future
         gone = {timer.id for timer in lost}
         return msgspec.structs.replace(batch, timers=[t for t in batch.timers if t.id not in gone])
-
-    async def _store_payloads(self, batch: Batch, outcome: Accepted) -> Accepted:
-        """Put large payloads of re-arms apart; those that the disk has no room for are retries.
-
-        A re-arm inherits its timer's room, so only what a payload has grown by asks for more (a large one is new, all
-        of it).
-        """
-        given = [(id, r.payload) for id, r in outcome.results.items() if isinstance(r.payload, bytes)]
-        if not given:
-            return outcome
-        inline = {t.id: len(t.payload) for t in batch.timers if isinstance(t.payload, bytes)}
-        large = sorted([each for each in given if len(each[1]) > INLINE_PAYLOAD_BYTES], key=self._shard)
-        grown = {id: len(payload) for id, payload in large}
-        body_ids = set(grown)
-        for id, payload in given:
-            if inline.get(id, 0) < len(payload) <= INLINE_PAYLOAD_BYTES:
-                grown[id] = len(payload) - inline.get(id, 0)
-        results = dict(outcome.results)
-        wanted = [(self._shard_of(id), size, size if id in body_ids else 0) for id, size in grown.items()]
-        if refused := await self._runners.grant(wanted) if wanted else set():
-            for id in grown:  # and no other: its neighbours have their room
-                if self._shard_of(id) in refused:
-                    results[id] = ItemResult("retry", error="re-arm: the disk has no room for its payload")
-            large = [each for each in large if self._shard(each) not in refused]
-        if large:
-            by_shard = [(shard, list(bodies)) for shard, bodies in groupby(large, self._shard)]
-            found, self._placed[batch.batch_no] = self._runners.place(by_shard)
-            for (_, bodies), places in zip(by_shard, found, strict=True):
-                for (id, _), place in zip(bodies, places or (), strict=places is not None):
-                    results[id] = msgspec.structs.replace(results[id], payload=place)
-        return Accepted(results, outcome.unnamed)
-
-    def _shard(self, body: tuple[str, bytes]) -> int:
-        return self._shard_of(body[0])
-
-    def _shard_of(self, id: str) -> int:
-        return self.table.shards[slot_of(id)]
-
-    @staticmethod
-    def _settle_bytes(results: Mapping[str, ItemResult] | None) -> int:
-        if not results:
-            return 64
-        return SETTLE_BYTES * len(results) + sum(
-            len(r.payload) for r in results.values() if isinstance(r.payload, bytes)
-        )
 
 
 def _requests(batch: Batch, bodies: Mapping[str, bytes] | None) -> list[Timer]:

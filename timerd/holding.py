@@ -15,9 +15,10 @@ from timerd.dispatch import Dispatch
 from timerd.engine.message import GONE, Close, Tally
 from timerd.engine.ring import RingTable
 from timerd.engine.settings import Settings
+from timerd.group import Group
 from timerd.ports import Clock, Log
 from timerd.recovery import recover_shards
-from timerd.runners import CLOSE_S, Group, Runners
+from timerd.runners import CLOSE_S, Runners
 
 log = structlog.get_logger()
 

@@ -8,7 +8,7 @@ The node knows placement (the ring table) and types; it does not know HTTP, file
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -28,12 +28,9 @@ from timerd.engine.message import (
     Condition,
     Filter,
     FireNow,
-    Get,
-    Gone,
     List,
     ListDead,
     Message,
-    Next,
     Purge,
     Refused,
     Revive,
@@ -47,15 +44,16 @@ from timerd.engine.settings import Settings
 from timerd.engine.shard import Shard
 from timerd.engine.timer import INLINE_PAYLOAD_BYTES, Timer, TimerType
 from timerd.gathering import Gathering, large_payloads, merge_arm, split_arm
+from timerd.group import Group
 from timerd.holding import Holding
 from timerd.inbox import MEMORY_MAX
 from timerd.keys import Keys
-from timerd.pages import BEGINNING, matches, page_token_of, read_page, read_token, share
-from timerd.payloads import with_bodies
+from timerd.logs import Wanted
 from timerd.ports import Catalog, Clock, Deliver, Log
+from timerd.reading import Reading
 from timerd.report import NodeTally, Scaled, ShardReport, StatusReport
 from timerd.rerouting import Rerouting
-from timerd.runners import Group, Runners, Wanted
+from timerd.runners import Runners
 from timerd.scaling import Scaling
 from timerd.tallies import shard_reports, status_report, sum_up
 from timerd.turner import Turner
@@ -109,6 +107,7 @@ class Node:
         self.scaling = Scaling(settings, table, runners, catalog, clock, lambda: self._types.known, self._ask_all)
         self.scaling.on_table = self._table_changed
         self._rerouting = Rerouting(runners, lambda: self.scaling.table)
+        self._reading = Reading(runners, self._ask_about, self._ask_all)
         self._dead = DeadLetters(runners, self._ask, self._split_ids, self.scaling.at_rest)
         self._holding = Holding(settings, runners, self._dispatch, clock, lambda: self.scaling.table, self._greet)
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -265,17 +264,11 @@ class Node:
 
     async def get(self, id: str) -> TimerView | Refused | None:
         """One timer, its payload in full."""
-        view: TimerView | Gone | None = await self._ask_about(id, lambda token: Get(id, token))
-        return view if view is None or isinstance(view, Gone) else (await self._with_bodies([view]))[0]
+        return await self._reading.get(id)
 
-    async def next(self, type: str | None, limit: int) -> list[TimerView] | Refused:
+    async def next(self, type: str | None, limit: int) -> Views | Refused:
         """The soonest due timers of the shards that are here."""
-        answers = await self._ask_all(lambda token: Next(type, limit, token))
-        if GONE in answers:
-            return GONE
-        views = sorted((view for answer in answers for view in answer), key=lambda v: (v.fire_at, v.generation))
-        shown = await self._with_bodies(views[:limit])
-        return sorted(shown, key=lambda v: (v.fire_at, v.generation))  # one may have been moved meanwhile
+        return await self._reading.next(type, limit)
 
     # ---- types
 
@@ -329,7 +322,7 @@ class Node:
     ) -> tuple[Views, str | None] | Refused:
         """A page of dead letters."""
         wanted = Filter(type, "dead")
-        return await self._pages(
+        return await self._reading.pages(
             page_size, page_token, lambda after, count, token: ListDead(type, after, count, token), wanted
         )
 
@@ -395,7 +388,7 @@ class Node:
             return self._overloaded()
         self._asking_bytes += (size := sum(bytes for _, bytes, _ in wanted))
         try:
-            lacking = await self._runners.grant(wanted)
+            lacking = await self._runners.logs.grant(wanted)
         finally:
             self._asking_bytes -= size
         if lacking:
@@ -411,43 +404,12 @@ class Node:
     def _place_bodies(self, large: Sequence[tuple[int, list[tuple[Timer, bytes]]]]) -> Callable[[], None]:
         """Put large payloads apart. Their segments must stay until what is returned is called: the arm is stepped."""
         by_shard = [(shard, [(timer.id, payload) for timer, payload in bodies]) for shard, bodies in large]
-        found, release = self._runners.place(by_shard)
+        found, release = self._runners.logs.place(by_shard)
         for (_, bodies), places in zip(large, found, strict=True):
             if places is not None:  # else the arm is answered without being looked at
                 for (timer, _), place in zip(bodies, places, strict=True):
                     timer.payload = place
         return release
-
-    async def _with_bodies(self, views: Sequence[TimerView], *, as_they_were: bool = False) -> list[TimerView]:
-        def look_up(id: str) -> Awaitable[TimerView | None]:
-            return self._look_up(id)
-
-        return await with_bodies(views, self._runners, look_up, as_they_were=as_they_were)
-
-    async def _pages(
-        self,
-        page_size: int,
-        page_token: str | None,
-        ask: Callable[[tuple[int, str], int, Any], Message],
-        wanted: Filter,
-    ) -> tuple[list[TimerView], str | None] | Refused:
-        """Ask all shards for what lies behind the token, and show it as far as all of them have looked."""
-        after = BEGINNING if page_token is None else read_token(page_token)
-        if after is None:
-            return Refused("validation", "the page token is not one of ours", [("page_token", "unknown token")])
-
-        async def look_up(id: str) -> TimerView | None:
-            view = await self._look_up(id)
-            return view if view is not None and matches(wanted, view) else None
-
-        count = share(page_size, len(self._runners.shards))
-        page = await read_page(after, page_size, lambda asked: self._ask_all(partial(ask, asked, count)), look_up)
-        if isinstance(page, Gone):
-            return page
-        found, upto = page
-        # Unless every timer is asked for, one that changes meanwhile may be none of them.
-        views = await self._with_bodies(found, as_they_were=wanted != Filter())
-        return views, None if upto is None else page_token_of(upto)
 
     async def _ask(self, shard: int, message: Callable[[Any], Message]) -> Any:
         gathering = Gathering(1)
@@ -458,10 +420,6 @@ class Node:
         gathering = Gathering(1)
         self._rerouting.about(id, message, gathering.token(0))
         return (await gathering.future)[0]
-
-    async def _look_up(self, id: str) -> TimerView | None:
-        view: TimerView | Gone | None = await self._ask_about(id, partial(Get, id))
-        return None if isinstance(view, Gone) else view
 
     async def _tallies(self) -> list[ShardTally]:
         """Of the shards that are here, and still are when they answer."""
@@ -477,6 +435,6 @@ class Node:
     # Last, since its name hides the builtin in annotations behind it.
     async def list(self, filter: Filter, page_size: int, page_token: str | None) -> tuple[Views, str | None] | Refused:
         """A page of timers in the order of (slot, id): stable whatever fires meanwhile."""
-        return await self._pages(
+        return await self._reading.pages(
             page_size, page_token, lambda after, count, token: List(filter, after, count, token), filter
         )

@@ -15,7 +15,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
@@ -25,40 +25,17 @@ from timerd.engine.message import Message, Take
 from timerd.engine.now import Now
 from timerd.engine.ring import RingTable
 from timerd.engine.shard import Shard
-from timerd.engine.timer import BodyRef
+from timerd.group import Group
+from timerd.logs import Logs
 from timerd.ports import Clock, Log, LogUsage
-from timerd.runner import Runner, gone
-from timerd.upkeep import Upkeep
+from timerd.runner import gone
 
 SLOW_MS: Final = 200  # an append that takes longer is one to wait for no more Takes
 STILL_MS: Final = 1_000  # and longer than this, for nothing
-CONFIRM_S: Final = 1.0  # so long a delivery waits for some of its shards' right, when others have theirs
 LOOK_MS: Final = 100
 CLOSE_S: Final = 5.0
 
-Bodies = Sequence[tuple[int, Sequence[tuple[str, bytes]]]]
-"""By shard: (id, payload)."""
-Wanted = Sequence[tuple[int, int, int]]
-"""(shard, bytes of log, those of them that are bodies)"""
-
 log = structlog.get_logger()
-
-
-class Group:
-    """The shards of one log."""
-
-    def __init__(self, log: Log, shards: Sequence[Shard], clock: Clock, table: RingTable) -> None:
-        self.log = log
-        self.runner = Runner(shards, log, clock)
-        self.upkeep = Upkeep(self.runner, log, table, lambda error: None)
-        self.task: asyncio.Task[None] | None = None
-        self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        """Why its shards are not here any more."""
-        self.error: BaseException | None = None
-        """What ended it, if it was the log."""
-        self.leaving = False
-        """Its shards are let go of: nobody need be told when they have ended."""
-        self.slow = self.still = False
 
 
 class Runners:
@@ -84,6 +61,8 @@ class Runners:
         self._of: dict[int, Group] = {}
         self._groups: list[Group] = []
         self._sole: Group | None = None
+        self.logs = Logs(self._of, self._groups, self._failed, self._fenced)
+        """What is asked of the logs themselves."""
         self._alarm: asyncio.Handle | None = None
         self._rung = False
         self._closed = False
@@ -103,7 +82,7 @@ class Runners:
         runner.on_durable = upkeep.after_turn
         runner.on_fenced = partial(self._fenced, group)
         if sole:
-            self._sole = group
+            self._sole = self.logs.sole = group
         else:
             runner.on_effects = partial(self._heard, group)
             self._share()
@@ -152,7 +131,8 @@ class Runners:
         self._closed = True
         if self._alarm is not None:
             self._alarm.cancel()
-        groups, self._groups = self._groups, []
+        groups = list(self._groups)
+        self._groups.clear()
         for group in groups:
             group.leaving = True
             if group.task is not None:
@@ -223,129 +203,6 @@ class Runners:
         """Who is told when nothing is left to do now, of the only log."""
         assert self._sole is not None, "a clock that is turned has no cluster"
         self._sole.runner.on_quiet = told
-
-    # ---- the logs
-
-    async def grant(self, wanted: Wanted) -> set[int]:
-        """Ask the logs for room; for which shards there is none. Those that are not here need none."""
-        if (sole := self._sole) is not None:
-            size = sum([bytes for _, bytes, _ in wanted]) or 64
-            if await sole.log.grant(size, sole.upkeep.reserve_bytes(), sum([bodies for _, _, bodies in wanted])):
-                return set()
-            sole.upkeep.want_room()
-            return {shard for shard, _, _ in wanted} or {-1}
-        refused: set[int] = set()
-        by_group: dict[Group, list[tuple[int, int, int]]] = {}
-        for each in wanted:
-            if (group := self._of.get(each[0])) is not None:
-                by_group.setdefault(group, []).append(each)
-        for group, parts in by_group.items():
-            size, bodies = sum(bytes for _, bytes, _ in parts), sum(bodies for _, _, bodies in parts)
-            if not await group.log.grant(size, group.upkeep.reserve_bytes(), bodies):
-                group.upkeep.want_room()
-                refused.update(shard for shard, _, _ in parts)
-        if refused:
-            for group in by_group:  # what the others have granted comes back with their next append
-                group.runner.ring()
-        return refused
-
-    def place(self, large: Bodies) -> tuple[list[list[BodyRef] | None], Callable[[], None]]:
-        """Put payloads apart: their places, None for shards that are not here. Their segments stay until what is
-        returned is called: the messages with these places are stepped."""
-        found: list[list[BodyRef] | None] = []
-        pinned: list[tuple[Upkeep, Counter[int]]] = []
-        for shard, bodies in large:
-            group = self._of.get(shard)
-            if group is None:
-                found.append(None)
-                continue
-            places = group.log.place_bodies(shard, bodies)
-            segments = Counter(place.segment for place in places)
-            group.upkeep.placed(segments, sum(len(payload) for _, payload in bodies))
-            pinned.append((group.upkeep, segments))
-            found.append(places)
-
-        def release() -> None:
-            for upkeep, segments in pinned:
-                upkeep.placing.subtract(segments)
-
-        return found, release
-
-    async def read_bodies(self, places: Sequence[BodyRef]) -> list[bytes | None]:
-        """The payloads; None for one that can't be read, or whose shard is not here."""
-        if self._sole is not None:
-            return await self._sole.log.read_bodies(places)
-        found: list[bytes | None] = [None] * len(places)
-        by_group: dict[Group, list[int]] = {}
-        for index, place in enumerate(places):
-            if (group := self._group_of_place(place)) is not None:
-                by_group.setdefault(group, []).append(index)
-        for group, indexes in by_group.items():
-            read = await group.log.read_bodies([places[index] for index in indexes])
-            for index, body in zip(indexes, read, strict=True):
-                found[index] = body
-        return found
-
-    def _group_of_place(self, place: BodyRef) -> Group | None:
-        for group in self._groups:
-            shard = group.log.shard_of(place)
-            return group if shard is None else self._of.get(shard)
-        return None
-
-    def unconfirmed(self, shards: Iterable[int]) -> list[int]:
-        """Which of these have to be confirmed before a delivery of their timers may begin."""
-        if self._sole is not None:
-            return [] if self._sole.log.is_confirmed() else list(shards)
-        of = self._of
-        return [shard for shard in shards if shard not in of or not of[shard].log.is_confirmed()]
-
-    async def confirm(self, shards: Sequence[int], *, others: bool) -> set[int]:
-        """Confirm these, all at once. Answer: which could not be, for a delivery that is about to begin.
-
-        `others`: there are some that are, whose timers must not wait for long.
-        """
-        if self._sole is not None:
-            return set() if await self._sole.log.confirm() else set(shards)
-        by_group: dict[Group, list[int]] = {}
-        for shard in shards:
-            if shard in self._of:
-                by_group.setdefault(self._of[shard], []).append(shard)
-        loop = asyncio.get_running_loop()
-        asked = {loop.create_task(self._confirm(group)): group for group in by_group}
-        confirmed: set[int] = set()
-        rest: set[asyncio.Task[bool]] = set(asked)
-        try:
-            timeout: float | None = CONFIRM_S
-            while rest:
-                how = asyncio.ALL_COMPLETED if timeout is not None else asyncio.FIRST_COMPLETED
-                done, rest = await asyncio.wait(rest, timeout=timeout, return_when=how)
-                confirmed.update(s for task in done if task.result() for s in by_group[asked[task]])
-                if others or confirmed:
-                    break
-                timeout = None
-        finally:
-            for task in rest:
-                task.cancel()
-        return {shard for shard in shards if shard not in confirmed or self._of.get(shard) not in by_group}
-
-    async def _confirm(self, group: Group) -> bool:
-        ended: asyncio.Future[Any] = group.ended
-        confirming = asyncio.get_running_loop().create_task(group.log.confirm())
-        try:
-            await asyncio.wait([confirming, ended], return_when=asyncio.FIRST_COMPLETED)
-            if ended.done():
-                return False
-            try:
-                ours = confirming.result()
-            except LogFailed as error:
-                self._failed(group, error)
-                return False
-            if not ours:
-                for shard in group.log.fenced:
-                    self._fenced(group, shard)
-            return ours
-        finally:
-            confirming.cancel()
 
     # ---- sums
 

@@ -93,7 +93,7 @@ class Scaling:
                 return Scaled(shards, before.version, not await self.at_rest())
             if self.stopped or not await self.at_rest():
                 return Refused("shards-moving", "timers are still on their way between shards", (), 5)
-            if await self._runners.grant([(before.shard_ids[0], SCALE_BYTES, 0)]):
+            if await self._runners.logs.grant([(before.shard_ids[0], SCALE_BYTES, 0)]):
                 return Refused("storage-full", "the disk has no room for timers on the move")
             table = await work_out(before, shards)
             table = replace(table, least=shards if by_hand else before.least)

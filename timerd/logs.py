@@ -1,0 +1,160 @@
+"""Logs: what is asked of the logs of this node themselves: room, payloads that lie apart, and whether shards are ours.
+
+With one log for all shards it is asked straight away; with one a shard each is asked for its part.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from timerd.engine.errors import LogFailed
+from timerd.engine.timer import BodyRef
+from timerd.group import Group
+from timerd.upkeep import Upkeep
+
+CONFIRM_S: Final = 1.0  # so long a delivery waits for some of its shards' right, when others have theirs
+
+Bodies = Sequence[tuple[int, Sequence[tuple[str, bytes]]]]
+"""By shard: (id, payload)."""
+Wanted = Sequence[tuple[int, int, int]]
+"""(shard, bytes of log, those of them that are bodies)"""
+
+
+class Logs:
+    """The hand of `Runners`, which lends who has a shard and which groups there are."""
+
+    def __init__(
+        self,
+        of: Mapping[int, Group],
+        groups: Sequence[Group],
+        failed: Callable[[Group, BaseException], None],
+        fenced: Callable[[Group, int], None],
+    ) -> None:
+        self.sole: Group | None = None
+        """The only one that there will ever be."""
+        self._of = of
+        self._groups = groups
+        self._failed = failed
+        self._fenced = fenced
+
+    async def grant(self, wanted: Wanted) -> set[int]:
+        """Ask the logs for room; for which shards there is none. Those that are not here need none."""
+        if (sole := self.sole) is not None:
+            size = sum([bytes for _, bytes, _ in wanted]) or 64
+            if await sole.log.grant(size, sole.upkeep.reserve_bytes(), sum([bodies for _, _, bodies in wanted])):
+                return set()
+            sole.upkeep.want_room()
+            return {shard for shard, _, _ in wanted} or {-1}
+        refused: set[int] = set()
+        by_group: dict[Group, list[tuple[int, int, int]]] = {}
+        for each in wanted:
+            if (group := self._of.get(each[0])) is not None:
+                by_group.setdefault(group, []).append(each)
+        for group, parts in by_group.items():
+            size, bodies = sum(bytes for _, bytes, _ in parts), sum(bodies for _, _, bodies in parts)
+            if not await group.log.grant(size, group.upkeep.reserve_bytes(), bodies):
+                group.upkeep.want_room()
+                refused.update(shard for shard, _, _ in parts)
+        if refused:
+            for group in by_group:  # what the others have granted comes back with their next append
+                group.runner.ring()
+        return refused
+
+    def place(self, large: Bodies) -> tuple[list[list[BodyRef] | None], Callable[[], None]]:
+        """Put payloads apart: their places, None for shards that are not here. Their segments stay until what is
+        returned is called: the messages with these places are stepped."""
+        found: list[list[BodyRef] | None] = []
+        pinned: list[tuple[Upkeep, Counter[int]]] = []
+        for shard, bodies in large:
+            group = self._of.get(shard)
+            if group is None:
+                found.append(None)
+                continue
+            places = group.log.place_bodies(shard, bodies)
+            segments = Counter(place.segment for place in places)
+            group.upkeep.placed(segments, sum(len(payload) for _, payload in bodies))
+            pinned.append((group.upkeep, segments))
+            found.append(places)
+
+        def release() -> None:
+            for upkeep, segments in pinned:
+                upkeep.placing.subtract(segments)
+
+        return found, release
+
+    async def read_bodies(self, places: Sequence[BodyRef]) -> list[bytes | None]:
+        """The payloads; None for one that can't be read, or whose shard is not here."""
+        if self.sole is not None:
+            return await self.sole.log.read_bodies(places)
+        found: list[bytes | None] = [None] * len(places)
+        by_group: dict[Group, list[int]] = {}
+        for index, place in enumerate(places):
+            if (group := self._group_of_place(place)) is not None:
+                by_group.setdefault(group, []).append(index)
+        for group, indexes in by_group.items():
+            read = await group.log.read_bodies([places[index] for index in indexes])
+            for index, body in zip(indexes, read, strict=True):
+                found[index] = body
+        return found
+
+    def _group_of_place(self, place: BodyRef) -> Group | None:
+        for group in self._groups:
+            shard = group.log.shard_of(place)
+            return group if shard is None else self._of.get(shard)
+        return None
+
+    def unconfirmed(self, shards: Iterable[int]) -> list[int]:
+        """Which of these have to be confirmed before a delivery of their timers may begin."""
+        if self.sole is not None:
+            return [] if self.sole.log.is_confirmed() else list(shards)
+        of = self._of
+        return [shard for shard in shards if shard not in of or not of[shard].log.is_confirmed()]
+
+    async def confirm(self, shards: Sequence[int], *, others: bool) -> set[int]:
+        """Confirm these, all at once. Answer: which could not be, for a delivery that is about to begin.
+
+        `others`: there are some that are, whose timers must not wait for long.
+        """
+        if self.sole is not None:
+            return set() if await self.sole.log.confirm() else set(shards)
+        by_group: dict[Group, list[int]] = {}
+        for shard in shards:
+            if shard in self._of:
+                by_group.setdefault(self._of[shard], []).append(shard)
+        loop = asyncio.get_running_loop()
+        asked = {loop.create_task(self._confirm(group)): group for group in by_group}
+        confirmed: set[int] = set()
+        rest: set[asyncio.Task[bool]] = set(asked)
+        try:
+            timeout: float | None = CONFIRM_S
+            while rest:
+                how = asyncio.ALL_COMPLETED if timeout is not None else asyncio.FIRST_COMPLETED
+                done, rest = await asyncio.wait(rest, timeout=timeout, return_when=how)
+                confirmed.update(s for task in done if task.result() for s in by_group[asked[task]])
+                if others or confirmed:
+                    break
+                timeout = None
+        finally:
+            for task in rest:
+                task.cancel()
+        return {shard for shard in shards if shard not in confirmed or self._of.get(shard) not in by_group}
+
+    async def _confirm(self, group: Group) -> bool:
+        ended: asyncio.Future[Any] = group.ended
+        confirming = asyncio.get_running_loop().create_task(group.log.confirm())
+        try:
+            await asyncio.wait([confirming, ended], return_when=asyncio.FIRST_COMPLETED)
+            if ended.done():
+                return False
+            try:
+                ours = confirming.result()
+            except LogFailed as error:
+                self._failed(group, error)
+                return False
+            if not ours:
+                for shard in group.log.fenced:
+                    self._fenced(group, shard)
+            return ours
+        finally:
+            confirming.cancel()
