@@ -106,7 +106,8 @@ class Runners:
         """The shard is asked for nothing more, from now on; what it has been asked before is done."""
         group = self._of.pop(shard)
         del self.shards[shard]
-        group.leaving = True
+        assert len(group.runner.shards) == 1, "a shard is let go of with its log"
+        group.leaving = group.let_go = True
         return group
 
     async def end(self, group: Group, why: str) -> None:
@@ -334,8 +335,8 @@ class Runners:
     # ---- the dispatcher's alarm, with several runners
 
     def _heard(self, group: Group, now: Now, effects: list[Effect]) -> None:
-        if group.ended.done():
-            return
+        if group.ended.done() or group.let_go:
+            return  # the dispatcher has forgotten its shard
         if group.slow:
             group.slow = group.still = False
             for shard in group.runner.shards:
