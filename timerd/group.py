@@ -24,6 +24,6 @@ class Group:
         """What ended it, if it was the log."""
         self.leaving = False
         """Its shards are let go of: nobody need be told when they have ended."""
-        self.let_go = False
-        """What its shard still says is nobody's."""
+        self.held = False
+        """Its shards are asked, and what they say is heard."""
         self.slow = self.still = False

@@ -90,6 +90,7 @@ class Runners:
 
     def hold(self, group: Group) -> None:
         """Its shards are asked from now on."""
+        group.held = True
         for id, shard in group.runner.shards.items():
             self._of[id], self.shards[id] = group, shard
         if group is self._sole:
@@ -107,7 +108,7 @@ class Runners:
         group = self._of.pop(shard)
         del self.shards[shard]
         assert len(group.runner.shards) == 1, "a shard is let go of with its log"
-        group.leaving = group.let_go = True
+        group.leaving, group.held = True, False
         return group
 
     async def end(self, group: Group, why: str) -> None:
@@ -287,6 +288,7 @@ class Runners:
         if group.ended.done():
             return
         group.ended.set_result(why)
+        group.held = False
         lost = [shard for shard, of in self._of.items() if of is group]
         for shard in lost:
             self._drop(shard)
@@ -335,8 +337,8 @@ class Runners:
     # ---- the dispatcher's alarm, with several runners
 
     def _heard(self, group: Group, now: Now, effects: list[Effect]) -> None:
-        if group.ended.done() or group.let_go:
-            return  # the dispatcher has forgotten its shard
+        if not group.held:
+            return  # the dispatcher knows nothing of its shards, or not any more
         if group.slow:
             group.slow = group.still = False
             for shard in group.runner.shards:
@@ -367,8 +369,8 @@ class Runners:
     def _look(self, now: Now) -> None:
         """See whose append takes long."""
         for group in self._groups:
-            if (since := group.runner.appending_since) is None:
-                continue
+            if not group.held or (since := group.runner.appending_since) is None:
+                continue  # one that waits to be owned may take seconds
             took_ms = now.boot_ms - since
             if took_ms > SLOW_MS and not group.slow:
                 group.slow = True
