@@ -16,7 +16,7 @@ from timerd.engine.message import ArmDone
 from timerd.engine.timer import TimerType
 from timerd.node import Node
 
-SEEDS = int(os.environ.get("TIMERD_SHARD_SEEDS", "8"))
+SEEDS = int(os.environ.get("TIMERD_SHARD_SEEDS", "4"))
 STEPS = 60
 SHARDS = 4
 LARGE = b'"' + b"x" * 9_000 + b'"'
