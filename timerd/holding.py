@@ -96,6 +96,8 @@ class Holding:
         if shard not in self._runners.shards:
             return False
         group = self._runners.group_of(shard)
+        if group.leaving:
+            return False
         group.leaving = True
         clean = await self._dispatch.see_off(shard, grace_ms) and not group.ended.done()
         if group.ended.done():

@@ -133,17 +133,14 @@ class Runners:
         self._closed = True
         if self._alarm is not None:
             self._alarm.cancel()
-        groups = list(self._groups)
-        self._groups.clear()
-        for group in groups:
-            group.leaving = True
-            if group.task is not None:
-                group.task.cancel()
         if self._sole is not None:
+            if self._sole.task is not None:
+                self._sole.task.cancel()
             await self._sole.log.close()
             return
-        for group in groups:
-            self._close(group)
+        for group in list(self._groups):
+            group.leaving = True
+            self._end(group, "the node stops")
         await self._closed_logs()
 
     def add_shard(self, shard: Shard) -> None:

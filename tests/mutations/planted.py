@@ -2,7 +2,18 @@
 
 from typing import Final
 
-from tests.mutations import callbacks, cluster, delivery, engine, flow_control, misfires, moves, recovery, storage
+from tests.mutations import (
+    callbacks,
+    cluster,
+    delivery,
+    engine,
+    flow_control,
+    misfires,
+    moves,
+    recovery,
+    shards,
+    storage,
+)
 from tests.mutations.mutation import Mutation
 
 ALL: Final[tuple[Mutation, ...]] = (
@@ -15,4 +26,5 @@ ALL: Final[tuple[Mutation, ...]] = (
     *flow_control.PLANTED,
     *moves.PLANTED,
     *cluster.PLANTED,
+    *shards.PLANTED,
 )

@@ -1,13 +1,19 @@
 """A node of a cluster takes, lets go of and loses shards, each with a log of its own."""
 
 import asyncio
+import random
+from typing import Any
 
 import pytest
 
-from tests.shards.rig import CALLBACKS, PROCESSOR, Rig, play
+from tests.shards.rig import CALLBACKS, PROCESSOR, Rig, ShardLog, play
+from timerd import boot
 from timerd.engine.errors import LogFailed
 from timerd.engine.message import Gone
+from timerd.engine.record import Closed
+from timerd.engine.settings import Settings
 from timerd.engine.timer import TimerType
+from timerd_storage.memory_catalog import MemoryCatalog
 
 BOTH = pytest.mark.parametrize("type", [PROCESSOR, CALLBACKS], ids=["processor", "callbacks"])
 
@@ -151,5 +157,62 @@ def test_a_take_that_is_broken_off_leaves_nothing_behind() -> None:
         assert list(node.held) == [1]
         assert log._closed
         assert await rig.take(node, 0)
+
+    play(story)
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_arms_that_meet_a_release_are_stored_before_it_or_refused(slow: bool) -> None:
+    async def story(rig: Rig) -> None:
+        a, b = await rig.node(0, 1), await rig.node()
+        ids = rig.ids(0, 60)
+        armed: list[str] = []
+
+        async def arm(id: str) -> None:
+            done = await a.arm(rig.timers([id], 60_000), None, True, None)
+            if not done.unavailable:
+                armed.append(id)
+
+        log = rig.shelf.logs[0]
+        append = log.append
+
+        async def later(*arguments: Any) -> int:
+            await asyncio.sleep(0.01)
+            return await append(*arguments)
+
+        if slow:
+            log.append = later  # type: ignore[method-assign]
+        asking = []
+        releasing = None
+        for n, id in enumerate(ids):
+            asking.append(asyncio.ensure_future(arm(id)))
+            if n == 30:
+                releasing = asyncio.ensure_future(a.release(0, 1_000))
+            await asyncio.sleep(0)
+        await asyncio.gather(*asking)
+        assert releasing is not None
+        assert await releasing
+        assert 0 < len(armed) < 60
+        frames = [frame async for frame in log.reopen().replay()]
+        assert isinstance(frames[-1].records[-1], Closed), "nothing follows it"
+        assert await rig.take(b, 0)
+        assert await rig.listed(b) == sorted(armed)
+
+    play(story)
+
+
+def test_a_log_that_fails_ends_a_data_directory_s_process() -> None:
+    async def story(rig: Rig) -> None:
+        log = ShardLog(0)
+        node = await boot.start(
+            Settings(shards=1), log, MemoryCatalog(), rig.clock, rig.target, random.Random(0).random
+        )
+        log.fails = True
+        asked = asyncio.ensure_future(node.arm(rig.timers(["x"], 60_000), None, True, None))
+        await node.put_type(rig.type, False, None)
+        await asyncio.wait([node.failed], timeout=10)
+        assert isinstance(node.failed.exception(), LogFailed)
+        assert not asked.done(), "nobody hears of it any more"
+        asked.cancel()
 
     play(story)
