@@ -29,7 +29,7 @@ class Logs:
         of: Mapping[int, Group],
         groups: Sequence[Group],
         failed: Callable[[Group, BaseException], None],
-        fenced: Callable[[Group, int], None],
+        fenced: Callable[[Group, int], bool],
     ) -> None:
         self.sole: Group | None = None
         """The only one that there will ever be."""

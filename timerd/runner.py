@@ -45,8 +45,9 @@ class Runner:
         to be called again, or None."""
         self.on_durable: Callable[[int], None] = lambda appended: None
         """Told after each turn, with the bytes it appended, when state and log say the same."""
-        self.on_fenced: Callable[[int], None] = lambda shard: None
-        """Told of a shard that another writer has taken: it takes no more turns, and its last one let nothing out."""
+        self.on_fenced: Callable[[int], bool] = lambda shard: True
+        """Told of a shard that another writer has taken: it takes no more turns, and its last one let nothing out.
+        Answers whether those who wait for it are to be told; not, if the process is about to end."""
         self.appending_since: int | None = None
         """Boot ms at which the append began that is under way."""
         self.on_quiet: Callable[[int | None], None] = lambda wakes_in_ms: None
@@ -188,7 +189,8 @@ class Runner:
         for shard in fenced:
             if self.shards.pop(shard, None) is not None:
                 self._wheel.put(shard, (None, None))
-                self.on_fenced(shard)
+                if not self.on_fenced(shard):
+                    continue
                 for turn in turns:
                     if turn.shard == shard:
                         _tell_gone(turn)

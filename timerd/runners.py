@@ -268,11 +268,11 @@ class Runners:
         group.error = error
         self._end(group, f"its log failed: {error}")
 
-    def _fenced(self, group: Group, shard: int) -> None:
-        """Another writer has a shard."""
+    def _fenced(self, group: Group, shard: int) -> bool:
+        """Another writer has a shard. Whether those who wait for it are to be told."""
         if group is self._sole:
             self.on_failed(LogFailed(f"another process has taken shard {shard}"))
-            return
+            return False
         group.runner.shards.pop(shard, None)
         why = "another process has taken it"
         if not group.runner.shards:
@@ -280,6 +280,7 @@ class Runners:
         elif self._of.get(shard) is group:
             self._drop(shard)
             self.on_lost(shard, why)
+        return True
 
     def _end(self, group: Group, why: str) -> None:
         if group.ended.done():

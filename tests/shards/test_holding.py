@@ -201,17 +201,19 @@ def test_arms_that_meet_a_release_are_stored_before_it_or_refused(slow: bool) ->
     play(story)
 
 
-def test_a_log_that_fails_ends_a_data_directory_s_process() -> None:
+@pytest.mark.parametrize("how", ["fails", "taken"])
+def test_a_log_that_fails_ends_a_process_that_has_no_other(how: str) -> None:
     async def story(rig: Rig) -> None:
         log = ShardLog(0)
         node = await boot.start(
             Settings(shards=1), log, MemoryCatalog(), rig.clock, rig.target, random.Random(0).random
         )
-        log.fails = True
+        setattr(log, how, True)
         asked = asyncio.ensure_future(node.arm(rig.timers(["x"], 60_000), None, True, None))
         await node.put_type(rig.type, False, None)
         await asyncio.wait([node.failed], timeout=10)
         assert isinstance(node.failed.exception(), LogFailed)
+        await asyncio.sleep(1)
         assert not asked.done(), "nobody hears of it any more"
         asked.cancel()
 
