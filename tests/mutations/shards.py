@@ -62,7 +62,7 @@ PLANTED: Final = (
         "timerd/runners.py",
         "        if not group.held:\n            return  # the dispatcher",
         "        if group.ended.done():\n            return  # the dispatcher",
-        Pytest("tests/shards/test_to_and_fro.py", because=NO_CLUSTER),
+        Pytest("tests/shards/test_holding.py", because=NO_CLUSTER),
     ),
     Mutation(
         "closed-before-it-is-let-go-of",

@@ -218,3 +218,57 @@ def test_a_log_that_fails_ends_a_process_that_has_no_other(how: str) -> None:
         asked.cancel()
 
     play(story)
+
+
+def test_what_becomes_ready_while_a_shard_is_closed_is_nobody_s() -> None:
+    async def story(rig: Rig) -> None:
+        node = await rig.node(0, 1)
+        await node.set_type_state("t", "paused", None)
+        log = rig.shelf.logs[0]
+        log.free.clear()
+        first = asyncio.ensure_future(rig.arm(node, rig.ids(0, 1), 60_000))
+        await asyncio.sleep(0.01)
+        due = asyncio.ensure_future(rig.arm(node, rig.ids(0, 3, "due"), 0))  # in the turn that closes the shard
+        releasing = asyncio.ensure_future(node.release(0, 1_000))
+        await asyncio.sleep(0.1)
+        log.free.set()
+        assert await releasing
+        await asyncio.gather(first, due)
+        assert not node._dispatch._dispatcher._flows["t"].lanes
+        await node.set_type_state("t", "active", None)
+        await rig.arm(node, rig.ids(1, 2), 0)
+        await rig.until(lambda: rig.delivered(rig.ids(1, 2)))
+
+    play(story)
+
+
+def test_a_stop_ends_what_is_being_taken() -> None:
+    async def story(rig: Rig) -> None:
+        node = await rig.node(1)
+        log = rig.shelf.open(0)
+        log.free.clear()
+        taking = asyncio.ensure_future(node.take(0, log))
+        await asyncio.sleep(1)
+        rig.nodes.remove(node)
+        assert await node.stop(1_000)
+        assert not await asyncio.wait_for(taking, 10)
+
+    play(story)
+
+
+def test_a_share_of_the_shards_is_a_share_of_the_slots() -> None:
+    async def story(rig: Rig) -> None:
+        node = await rig.node(0, 1, 2)
+        ids = [id for shard in range(3) for id in rig.ids(shard, 10)]
+        rig.target.free.clear()
+        node.set_share(1, 3)
+        await rig.arm(node, ids, 0)
+        await asyncio.sleep(3)
+        assert rig.target.open == 2
+        node.set_share(3, 3)
+        await asyncio.sleep(1)
+        assert rig.target.open == 6
+        rig.target.free.set()
+        await rig.until(lambda: rig.delivered(ids))
+
+    play(story, type=TimerType("t", url="http://t/", max_lag_ms=0, max_in_flight=6, batch_size=1))
