@@ -10,15 +10,11 @@ Boot time counts, which goes on while a machine is suspended. An owner that has 
 appends a renewal when it wants to deliver and its right has run out.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Final
-
-from timerd.ports import Answer, Deliver, Request
 
 LEASE_MS: Final = 8_000
 MARGIN_PART: Final = 4  # of the lease: clocks may run between 0.9 and 1.1 of the true rate
-
-TAKEN: Final = Answer(error="connect", detail="another process has taken the shard: nothing was sent")
 
 assert (1 - 1 / MARGIN_PART) / 0.9 < 1 / 1.1
 
@@ -58,19 +54,3 @@ class Lease:
             return True
         right_ms = self.lease_ms - self.lease_ms // MARGIN_PART
         return self._sent_ms is not None and self._boot_ms() - self._sent_ms < right_ms
-
-
-class LeasedDeliver:
-    """Implements `timerd.ports.Deliver`: no attempt begins that the lease does not cover."""
-
-    def __init__(self, deliver: Deliver, confirm: Callable[[], Awaitable[bool]]) -> None:
-        self._deliver = deliver
-        self._confirm = confirm
-
-    async def post(self, request: Request) -> Answer:
-        """One attempt, once the shards are known to be still ours; without one if they are not."""
-        return await self._deliver.post(request) if await self._confirm() else TAKEN
-
-    async def close(self) -> None:
-        """Close what it wraps."""
-        await self._deliver.close()

@@ -10,8 +10,8 @@ from tests.cluster.nats_server import NatsServer
 from tests.cluster.open_log import Opener, opener_of
 from tests.storage.laid import armed
 from timerd.engine.record import Closed, Owned
-from timerd.ports import Answer, Frame, Request
-from timerd_cluster.lease import LEASE_MS, TAKEN, Lease, LeasedDeliver
+from timerd.ports import Frame
+from timerd_cluster.lease import LEASE_MS, Lease
 from timerd_cluster.message import OVERHEAD_BYTES
 from timerd_cluster.stream_log import StreamLog
 
@@ -28,19 +28,6 @@ class Clock:
         return self.ms
 
 
-class Target:
-    """Counts what reaches it."""
-
-    def __init__(self) -> None:
-        self.posts = 0
-
-    async def post(self, request: Request) -> Answer:
-        self.posts += 1
-        return Answer(200)
-
-    async def close(self) -> None: ...
-
-
 @pytest_asyncio.fixture
 async def opener(shared_server: NatsServer) -> AsyncIterator[Opener]:
     opener = opener_of(shared_server)
@@ -54,10 +41,6 @@ async def owner(opener: Opener, clock: Clock) -> StreamLog:
     log, _ = await opener.replayed()
     await log.append([Frame(0, 1, [Owned(1, 0, True)])])
     return log
-
-
-def request() -> Request:
-    return Request("http://127.0.0.1/", {}, b"", 1_000, 1_000)
 
 
 def test_a_right_ends_before_a_wait_begun_at_the_same_moment_whatever_the_clocks_rates() -> None:
@@ -116,19 +99,17 @@ async def test_an_owner_that_appends_has_its_right_and_an_idle_one_renews_when_i
 async def test_an_owner_that_was_paused_through_a_take_over_delivers_nothing(opener: Opener) -> None:
     clock = Clock()
     log = await owner(opener, clock)
-    target = Target()
-    deliver = LeasedDeliver(target, log.confirm)
-    assert (await deliver.post(request())).status == 200
+    assert await log.confirm()
     later = Clock()
     opener.boot_ms = later
     successor, _ = await opener.replayed()
     later.ms += LEASE_MS  # it has waited
     await successor.append([Frame(0, 2, [Owned(2, 0, False)])])
     clock.ms += LEASE_MS  # and so long the owner stood still
-    assert await deliver.post(request()) == TAKEN
-    assert target.posts == 1
+    assert not log.is_confirmed()
+    assert not await log.confirm()
     assert list(log.fenced) == [0]
-    assert await LeasedDeliver(target, successor.confirm).post(request()) != TAKEN
+    assert await successor.confirm()
 
 
 async def test_a_taker_waits_a_lease_unless_the_one_before_has_let_go(opener: Opener) -> None:
