@@ -3,12 +3,13 @@
 Everything here is a Protocol or a plain value. The errors that may come through are in `engine.errors`.
 """
 
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import msgspec
 
 from timerd.engine.now import Now
+from timerd.engine.plan import Plan, Seat
 from timerd.engine.record import Record
 from timerd.engine.ring import RingTable
 from timerd.engine.secrecy import masked_repr
@@ -212,6 +213,58 @@ class Catalog(Protocol):
     async def utilisation(self) -> list[Utilisation]: ...
     async def put_utilisation(self, rows: Sequence[Utilisation]) -> None: ...
     async def close(self) -> None: ...
+
+
+class Member(NamedTuple):
+    """One process of a cluster."""
+
+    name: str
+    url: str
+    """Where the others reach it."""
+    life: str
+    """Drawn at each start: a node that is back is another member of the same name."""
+
+    @property
+    def seat(self) -> Seat:
+        """What plans call it."""
+        return Seat(self.name, self.life)
+
+
+class Ensemble(Protocol):
+    """Who is there, and the plan that all of them go by. What it says may be a moment old, and harms nobody then."""
+
+    me: Member
+    on_change: Callable[[], None]
+    """Called when members or plan are others than before."""
+    on_catalogue_change: Callable[[], None]
+    """Called when types, keys or anything else in the catalogue may be others than before."""
+    displaced: bool
+    """Another process has joined under this one's name: this one is no member any more, and has to end."""
+
+    def members(self) -> list[Member]:
+        """Who is there by what was heard, by name. While nothing is heard it is who was there before."""
+        ...
+
+    def is_settled(self) -> bool:
+        """Whether it has listened for so long that whoever died before is not taken for alive."""
+        ...
+
+    def seen_at(self, name: str) -> int | None:
+        """When a node's last heartbeat was heard here, in Unix ms."""
+        ...
+
+    def plan(self) -> Plan | None:
+        """The newest that is known here; None: none was ever published."""
+        ...
+
+    async def publish(self, plan: Plan) -> bool:
+        """Put the successor of the plan that is known here. False: another one has been put meanwhile, which `plan`
+        tells now, or it is not known whether this one was. Never raises for what the servers do."""
+        ...
+
+    async def leave(self) -> None:
+        """Say that this one goes, so that nobody has to wait to notice. Best effort."""
+        ...
 
 
 class Request(msgspec.Struct, frozen=True):

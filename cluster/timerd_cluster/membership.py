@@ -11,10 +11,11 @@ from collections.abc import Callable
 import msgspec
 import structlog
 
+from timerd.ports import Member
 from timerd_cluster.connection import ApiError, Connection, NoAnswer
 from timerd_cluster.kv_catalog import OPERATION, key_of
 from timerd_cluster.names import Names
-from timerd_cluster.roster import BEAT_MS, DEAD_MS, Member, Roster
+from timerd_cluster.roster import BEAT_MS, DEAD_MS, Roster
 from timerd_cluster.servers import Servers
 
 BUCKET = "members"

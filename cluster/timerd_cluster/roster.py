@@ -5,20 +5,12 @@ on this machine's boot clock, a heartbeat was heard that had not been heard befo
 again, keeps nobody alive. That somebody is gone is a suspicion and no more: what it may still do, its leases decide.
 """
 
-from typing import Final, NamedTuple
+from typing import Final
+
+from timerd.ports import Member
 
 BEAT_MS: Final = 1_000
 DEAD_MS: Final = 4_000  # four beats: one that is late, or lost in an election of the bucket's own, is no death
-
-
-class Member(NamedTuple):
-    """One process of the cluster."""
-
-    name: str
-    url: str
-    """Where the others reach it."""
-    life: str
-    """Drawn at each start: a node that is back is another member of the same name."""
 
 
 class Roster:

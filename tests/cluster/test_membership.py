@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from tests.cluster.nats_server import NatsServer
 from tests.cluster.open_log import Opener, boot_ms, opener_of
 from tests.cluster.proxy import Proxy
+from timerd.ports import Member
 from timerd_cluster.membership import Membership
-from timerd_cluster.roster import DEAD_MS, Member, Roster
+from timerd_cluster.roster import DEAD_MS, Roster
 
 SHORT_MS = 600
 A = Member("a", "http://a:8470", "1")
