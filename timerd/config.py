@@ -39,7 +39,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """NATS servers, with commas or spaces between; None: a data directory."""
     cluster_prefix: str = "timerd"
     cluster_replicas: int = 3
-    cluster_lease: float = 8.0
+    cluster_lease: float = 5.0
     max_body: int = 16 << 20
     max_payload: int = 64 << 10
     max_horizon: str = "3660d"

@@ -13,7 +13,7 @@ appends a renewal when it wants to deliver and its right has run out.
 from collections.abc import Callable
 from typing import Final
 
-LEASE_MS: Final = 8_000
+LEASE_MS: Final = 5_000
 MARGIN_PART: Final = 4  # of the lease: clocks may run between 0.9 and 1.1 of the true rate
 
 assert (1 - 1 / MARGIN_PART) / 0.9 < 1 / 1.1
@@ -27,6 +27,8 @@ class Lease:
         self._boot_ms = boot_ms
         self._sent_ms: int | None = None
         self._read_ms: int | None = None
+        self.has_read = False
+        """The end of the stream has been shown at least once."""
 
     def now_ms(self) -> int:
         """Boot time."""
@@ -35,6 +37,7 @@ class Lease:
     def read(self) -> None:
         """The answer that shows the end of the stream has just arrived."""
         self._read_ms = self._boot_ms()
+        self.has_read = True
 
     def released(self) -> None:
         """The one before has let go: nobody is to be waited for."""

@@ -137,6 +137,11 @@ class Reader:
         self._parts: list[tuple[Head, bytes]] = []
         self._first = True
 
+    @property
+    def begun(self) -> bool:
+        """Whether it has been fed."""
+        return not self._first
+
     def feed(self, sequence: int, value: str | None, data: bytes) -> Turn | None:
         """The turn that is whole with this message, if one is. Raises BadMessage."""
         if not self._first and sequence != self.sequence + 1:

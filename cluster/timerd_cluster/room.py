@@ -23,48 +23,54 @@ log = structlog.get_logger()
 
 
 class Room:
-    """For one log."""
+    """For all logs of a process: each takes its `share`."""
 
-    def __init__(self, servers: Servers, segment_bytes: int, boot_ms: Callable[[], int]) -> None:
+    def __init__(self, servers: Servers, boot_ms: Callable[[], int]) -> None:
         self._servers = servers
-        self._segment_bytes = segment_bytes
         self._boot_ms = boot_ms
         self._free_bytes = ENDLESS
         self._appended_bytes = 0  # since the last look
-        self._granted_bytes = 0
-        self._reserve_bytes = 0
+        self._shares: set[Share] = set()
         self._looked_ms: int | None = None
         self._looking: asyncio.Task[None] | None = None
 
-    @property
-    def granted(self) -> bool:
-        """Whether something was granted that no append has taken along."""
-        return self._granted_bytes > 0
+    def share(self, segment_bytes: int) -> "Share":
+        """One log's, to be given back by its `stop`."""
+        share = Share(self, segment_bytes)
+        self._shares.add(share)
+        return share
 
-    def grant(self, arm_bytes: int, reserve_bytes: int) -> bool:
-        """Whether there is room for that beside the reserve and a segment."""
-        self._reserve_bytes = reserve_bytes
-        if self._left() < arm_bytes + self._kept():
-            self._look(LOOK_MIN_MS)
-            return False
-        self._granted_bytes += arm_bytes
-        return True
+    def stop(self, share: "Share") -> None:
+        """That log is no more."""
+        self._shares.discard(share)
+        if not self._shares and self._looking is not None:
+            self._looking.cancel()
 
-    def low(self) -> bool:
-        """Whether only the reserve is left."""
-        return self._left() < self._kept()
+    def left(self) -> int:
+        """What may still be appended by all."""
+        return self._free_bytes - self._appended_bytes - sum(share.granted_bytes for share in self._shares)
 
-    def appended(self, length: int, waiting_bytes: int) -> None:
-        """So much was appended; of what was granted so much waits on."""
+    def kept(self) -> int:
+        """What has to stay free for all."""
+        return sum(share.kept_bytes for share in self._shares) + SPARE_BYTES
+
+    def appended(self, length: int) -> None:
+        """So much was appended."""
         self._appended_bytes += length
-        self._granted_bytes = min(self._granted_bytes, waiting_bytes)
-        pressed = self._appended_bytes * LOOK_PART > self._free_bytes or self.low()
-        self._look(LOOK_MIN_MS if pressed else LOOK_MS)
+        pressed = self._appended_bytes * LOOK_PART > self._free_bytes or self.left() < self.kept()
+        self.want_look(LOOK_MIN_MS if pressed else LOOK_MS)
 
     def purged(self) -> None:
         """There may be more room than was known."""
         if self._free_bytes < ENDLESS:
-            self._look(0)
+            self.want_look(0)
+
+    def want_look(self, after_ms: int) -> None:
+        """Look in the background, unless the last look was so short a time ago."""
+        if self._looking is not None and not self._looking.done():
+            return
+        if self._looked_ms is None or self._boot_ms() - self._looked_ms >= after_ms:
+            self._looking = asyncio.get_running_loop().create_task(self.look())
 
     async def look(self) -> None:
         """Ask now. What can't be learned leaves what was known."""
@@ -78,19 +84,49 @@ class Room:
             self._looked_ms = self._boot_ms()
         self._appended_bytes -= appended
 
+
+class Share:
+    """One log's part."""
+
+    def __init__(self, room: Room, segment_bytes: int) -> None:
+        self.granted_bytes = 0
+        """Granted, and taken along by no append."""
+        self._room = room
+        self._segment_bytes = segment_bytes
+        self._reserve_bytes = 0
+
+    @property
+    def kept_bytes(self) -> int:
+        """What has to stay free for this log."""
+        return self._reserve_bytes + self._segment_bytes
+
+    @property
+    def granted(self) -> bool:
+        """Whether something was granted that no append has taken along."""
+        return self.granted_bytes > 0
+
+    def grant(self, arm_bytes: int, reserve_bytes: int) -> bool:
+        """Whether there is room for that beside all reserves, and a segment of each log."""
+        self._reserve_bytes = reserve_bytes
+        if self._room.left() < arm_bytes + self._room.kept():
+            self._room.want_look(LOOK_MIN_MS)
+            return False
+        self.granted_bytes += arm_bytes
+        return True
+
+    def low(self) -> bool:
+        """Whether only the reserve is left."""
+        return self._room.left() < self._room.kept()
+
+    def appended(self, length: int, waiting_bytes: int) -> None:
+        """So much was appended; of what was granted so much waits on."""
+        self.granted_bytes = min(self.granted_bytes, waiting_bytes)
+        self._room.appended(length)
+
+    def purged(self) -> None:
+        """There may be more room than was known."""
+        self._room.purged()
+
     def stop(self) -> None:
-        """Look no more."""
-        if self._looking is not None:
-            self._looking.cancel()
-
-    def _left(self) -> int:
-        return self._free_bytes - self._appended_bytes - self._granted_bytes
-
-    def _kept(self) -> int:
-        return self._reserve_bytes + self._segment_bytes + SPARE_BYTES
-
-    def _look(self, after_ms: int) -> None:
-        if self._looking is not None and not self._looking.done():
-            return
-        if self._looked_ms is None or self._boot_ms() - self._looked_ms >= after_ms:
-            self._looking = asyncio.get_running_loop().create_task(self.look())
+        """Take part no more."""
+        self._room.stop(self)

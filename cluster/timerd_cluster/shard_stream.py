@@ -61,25 +61,37 @@ class ShardStream:
         """Of the stream's last message, by what is known here."""
         self.segment = 0
         """Of the last message."""
-        self.renewals: Counter[int] = Counter()
-        """How many there are, by segment: they take room like turns."""
         self.fenced = False
         self._connection = connection
         self._name = names.log(shard)
         self._subject = names.log_subject(shard)
         self._writer = writer
+        self._reader = message.Reader(shard)
         self._shrunk = 0
         self._appending = asyncio.Lock()
         self._owned = False  # the first append, which takes the stream, has been sent
 
+    @property
+    def renewals(self) -> Counter[int]:
+        """How many there are, by segment: they take room like turns."""
+        return self._reader.renewals
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the last `read` came to its end."""
+        return not self._reader.begun or self._reader.sequence == self.sequence
+
     async def read(self) -> AsyncIterator[Turn]:
-        """All whole turns, oldest first, up to what is the end when this ends.
+        """All whole turns that were not read before, oldest first, up to what is the end when this ends.
 
         Raises CorruptLog, ApiError, and NoAnswer when the servers don't answer, or another writer purges meanwhile.
+        Called again, it goes on behind what it gave out last.
         """
-        reader = message.Reader(self.shard)
+        reader = self._reader
         first, last = await self._bounds()
-        following = first
+        if self.lease.has_read and last <= self.sequence:
+            return  # nothing new: the wait for the end that is known goes on
+        following = reader.sequence + 1 if reader.begun else first
         while following <= last:
             start = following
             async with aclosing(self._connection.messages(self._name, following)) as batch:
@@ -98,7 +110,6 @@ class ShardStream:
         self.lease.read()
         self.sequence = following - 1
         self.epoch, self.lsn, self.segment = reader.epoch + 1, reader.lsn, reader.segment
-        self.renewals = reader.renewals
 
     async def append(self, lsn: int, payload: bytes, segment: int) -> bool:
         """Append a turn; True when it is stored, False when another writer has the stream. Raises LogFailed.

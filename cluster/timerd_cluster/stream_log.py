@@ -17,7 +17,10 @@ Invariants:
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Final
+
+import structlog
 
 from timerd.engine.errors import CorruptLog, LogFailed
 from timerd.engine.record import Closed, Owned
@@ -25,16 +28,19 @@ from timerd.engine.timer import BodyRef
 from timerd.ports import Body, BodySegment, Frame, LogUsage, OldestSegment
 from timerd_cluster import message
 from timerd_cluster.body_stream import BodyStream
-from timerd_cluster.connection import Connection
+from timerd_cluster.connection import Connection, NoAnswer
 from timerd_cluster.extents import shard_of
 from timerd_cluster.lease import LEASE_MS, Lease
 from timerd_cluster.message import BadMessage
 from timerd_cluster.names import Names
-from timerd_cluster.room import Room
+from timerd_cluster.room import Room, Share
 from timerd_cluster.servers import Servers
 from timerd_cluster.shard_stream import ShardStream
 
 SEGMENT_BYTES: Final = 16 << 20
+FOLLOW_MS: Final = 100  # between two looks at the end of a stream that somebody else may be writing
+
+logger = structlog.get_logger()
 
 
 class Segment:
@@ -59,7 +65,7 @@ class StreamLog:
         writer: str,
         size: int,
         lease: Callable[[], Lease],
-        room: Room,
+        room: Share,
     ) -> None:
         self.durability = servers.durability
         self.replicas = servers.replicas
@@ -72,6 +78,7 @@ class StreamLog:
         self._bodies = {shard: BodyStream(connection, names, shard, size) for shard in shards}
         self._segments = [Segment(1)]
         self._room = room
+        self._released: dict[int, int] = {}  # shard -> the sequence of its last turn if it let go of it, else 0
         self._renewed_bytes = 0  # since the last append
         self._replayed = False
         self._busy = False
@@ -100,38 +107,62 @@ class StreamLog:
         """
         servers = await Servers.check(connection)
         await servers.streams(names, shards, replicas, lease_ms, new=new)
-        room = Room(servers, segment_bytes, boot_ms)
+        room = Room(servers, boot_ms)
         await room.look()
-        return cls(connection, names, servers, shards, writer, segment_bytes, lambda: Lease(lease_ms, boot_ms), room)
+        lease = partial(Lease, lease_ms, boot_ms)
+        return cls(connection, names, servers, shards, writer, segment_bytes, lease, room.share(segment_bytes))
 
     async def replay(self) -> AsyncIterator[Frame]:
-        """All frames still held, shard by shard. Raises CorruptLog, NoAnswer, ApiError."""
+        """All frames still held, each shard's in order, until the shards may be taken.
+
+        Whoever owns a shard may still be writing, and what it writes is read too. This ends when each stream ends in a
+        `Closed`, or its end has not moved for a whole lease (lease.py); then `Owned`, the first append, may follow.
+        Raises CorruptLog, NoAnswer, ApiError, and LogFailed if the log is closed meanwhile.
+        """
         assert not self._replayed, "a log is replayed once"
         segments: dict[int, Segment] = {}
-        for shard, stream in self._streams.items():
-            await self._bodies[shard].open()
-            released = 0
-            async for turn in stream.read():
-                segment = segments.setdefault(turn.head.segment, Segment(turn.head.segment))
-                segment.bytes += turn.bytes
-                segment.last[shard] = turn.head.lsn, turn.sequence
+        for stream in self._streams.values():
+            async for frame in self._read(stream, segments):
+                yield frame
+        for stream in self._streams.values():  # the waits are for all at once
+            while wait_ms := stream.lease.wait_ms():
+                self._refuse_if_failed()
+                await asyncio.sleep(min(FOLLOW_MS, wait_ms + 1) / 1000)  # boot time passes no slower than the loop's
                 try:
-                    records = message.decode(turn.payload)
-                except BadMessage as error:
-                    raise CorruptLog(f"the stream of shard {shard}", turn.sequence, str(error)) from error
-                if records and isinstance(records[-1], Closed):
-                    released = turn.sequence
-                yield Frame(shard, turn.head.lsn, records)
+                    async for frame in self._read(stream, segments):
+                        yield frame
+                except NoAnswer as error:  # then nobody's append is acknowledged; the first append will tell
+                    logger.info("follow_unknown", shard=stream.shard, reason=str(error))
+            if not stream.is_read:
+                raise NoAnswer(f"the stream of shard {stream.shard} could not be read to its end")
+        for shard, stream in self._streams.items():
+            await self._bodies[shard].open()  # not before: what was read may refer to what was stored meanwhile
+            self._bodies[shard].begin(stream.epoch)
             for number, count in stream.renewals.items():
                 segments.setdefault(number, Segment(number)).bytes += count * message.OVERHEAD_BYTES
-            if released == stream.sequence:  # nothing follows it; a stream without a message has had no owner
-                stream.lease.released()
-            self._bodies[shard].begin(stream.epoch)
         self._segments = [segments[number] for number in sorted(segments)] or self._segments
         newest = max(stream.segment for stream in self._streams.values())
         if self._segments[-1].number < newest:  # all that is there of it is parts without an end
             self._segments.append(Segment(newest))
         self._replayed = True
+
+    async def _read(self, stream: ShardStream, segments: dict[int, Segment]) -> AsyncIterator[Frame]:
+        """What is new in a stream, up to its present end."""
+        before, shard = stream.sequence, stream.shard
+        async for turn in stream.read():
+            segment = segments.setdefault(turn.head.segment, Segment(turn.head.segment))
+            segment.bytes += turn.bytes
+            segment.last[shard] = turn.head.lsn, turn.sequence
+            try:
+                records = message.decode(turn.payload)
+            except BadMessage as error:
+                raise CorruptLog(f"the stream of shard {shard}", turn.sequence, str(error)) from error
+            self._released[shard] = turn.sequence if records and isinstance(records[-1], Closed) else 0
+            yield Frame(shard, turn.head.lsn, records)
+        if self._released.get(shard, 0) == stream.sequence:  # nothing follows it; one without a message had no owner
+            stream.lease.released()
+        elif stream.sequence != before and (wait_ms := stream.lease.wait_ms()):
+            logger.info("shard_waits", shard=shard, ms=wait_ms)
 
     async def check_bodies(self, places: Sequence[BodyRef]) -> None:
         """After replay: raise CorruptLog unless every live body's segment is there and long enough."""

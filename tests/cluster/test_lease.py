@@ -1,14 +1,17 @@
 """The fence for deliveries: who may begin one, how long a taker waits, and what an owner does that was paused."""
 
 import asyncio
+import itertools
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
+import pytest
 import pytest_asyncio
 
 from tests.cluster.nats_server import NatsServer
 from tests.cluster.open_log import Opener, opener_of
 from tests.storage.laid import armed
+from timerd.engine.errors import LogFailed
 from timerd.engine.record import Closed, Owned
 from timerd.ports import Frame
 from timerd_cluster.lease import LEASE_MS, Lease
@@ -90,10 +93,22 @@ async def test_an_owner_that_appends_has_its_right_and_an_idle_one_renews_when_i
     await log.append([armed(0, 2)])
     clock.ms += LEASE_MS
     assert await log.confirm()
+    opener.boot_ms = itertools.count(0, LEASE_MS).__next__  # a lease goes by at each look
     again, frames = await opener.replayed()
     assert [frame.lsn for frame in frames] == [1, 2]
     assert again.usage() == log.usage(), "renewals take room, which a restart counts as well"
     assert await log.append([armed(0, 3)]) > 2 * OVERHEAD_BYTES, "and upkeep is told of them"
+
+
+async def follow(log: StreamLog, seen: list[Frame]) -> None:
+    async for frame in log.replay():
+        seen += [frame]  # others look while it grows
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not true():
+            await asyncio.sleep(0.01)
 
 
 async def test_an_owner_that_was_paused_through_a_take_over_delivers_nothing(opener: Opener) -> None:
@@ -102,8 +117,13 @@ async def test_an_owner_that_was_paused_through_a_take_over_delivers_nothing(ope
     assert await log.confirm()
     later = Clock()
     opener.boot_ms = later
-    successor, _ = await opener.replayed()
+    successor = await opener.open()
+    seen: list[Frame] = []
+    taking = asyncio.create_task(follow(successor, seen))
+    await until(lambda: bool(seen))
+    await until(lambda: successor._streams[0].lease.has_read)
     later.ms += LEASE_MS  # it has waited
+    await taking
     await successor.append([Frame(0, 2, [Owned(2, 0, False)])])
     clock.ms += LEASE_MS  # and so long the owner stood still
     assert not log.is_confirmed()
@@ -118,28 +138,70 @@ async def test_a_taker_waits_a_lease_unless_the_one_before_has_let_go(opener: Op
     began = time.monotonic()
     await log.append([Frame(0, 1, [Owned(1, 0, True)])])
     assert time.monotonic() - began < SHORT_MS / 1000, "nobody had it before"
-    crashed, _ = await opener.replayed()
     began = time.monotonic()
+    crashed, _ = await opener.replayed()
     await crashed.append([Frame(0, 2, [Owned(2, 0, False)])])
     assert time.monotonic() - began >= 0.9 * SHORT_MS / 1000
     await crashed.append([Frame(0, 3, [Closed(0)])])
+    began = time.monotonic()
     clean, _ = await opener.replayed()
-    assert clean._streams[0].lease.wait_ms() == 0
     await clean.append([Frame(0, 4, [Owned(3, 0, True)])])
+    assert time.monotonic() - began < 0.9 * SHORT_MS / 1000
 
 
-async def test_an_owner_that_renews_while_a_taker_waits_keeps_its_shard(opener: Opener) -> None:
-    clock = Clock()
+async def test_what_an_owner_writes_while_a_taker_waits_is_read_and_the_wait_begins_anew(opener: Opener) -> None:
+    clock, other = Clock(), Clock()
     log = await owner(opener, clock)
-    other = Clock()
     opener.boot_ms = other
-    taker, _ = await opener.replayed()
+    taker = await opener.open()
+    lease = taker._streams[0].lease
+    seen: list[Frame] = []
+    taking = asyncio.create_task(follow(taker, seen))
+    await until(lambda: lease.has_read)
+    [place] = log.place_bodies(0, [("a", b"a" * 600)])
+    for lsn in (2, 3):
+        other.ms += LEASE_MS - 1
+        await log.append([armed(0, lsn)])
+        await until(lambda lsn=lsn: len(seen) == lsn and lease.wait_ms() == LEASE_MS)  # type: ignore[misc]
+    other.ms += LEASE_MS - 1
     clock.ms += LEASE_MS
-    assert await log.confirm()
+    assert await log.confirm()  # a renewal
+    await until(lambda: taker._streams[0].sequence == 4)
+    assert lease.wait_ms() == LEASE_MS
+    assert not taking.done()
+    await log.append([Frame(0, 4, [Closed(0)])])
+    await taking
+    assert lease.wait_ms() == 0, "it has let go"
+    assert [frame.lsn for frame in seen] == [1, 2, 3, 4]
+    assert await taker.read_bodies([place]) == [b"a" * 600], "stored while it was followed"
+    await taker.append([Frame(0, 5, [Owned(2, 0, True)])])
+    assert not taker.fenced
+
+
+async def test_a_taker_that_is_overtaken_at_the_last_moment_is_refused(opener: Opener) -> None:
+    clock, other = Clock(), Clock()
+    log = await owner(opener, clock)
+    opener.boot_ms = other
+    taker = await opener.open()
+    taking = asyncio.create_task(follow(taker, []))
+    await until(lambda: taker._streams[0].lease.has_read)
     other.ms += LEASE_MS
+    await taking
+    await log.append([armed(0, 2)])
     assert await taker.append([Frame(0, 2, [Owned(2, 0, False)])]) == 0
     assert list(taker.fenced) == [0]
-    assert await log.append([armed(0, 2)]) > 0
+    assert await log.append([armed(0, 3)]) > 0
+
+
+async def test_a_taker_that_is_closed_waits_no_longer(opener: Opener) -> None:
+    await owner(opener, Clock())
+    opener.boot_ms = Clock()
+    taker = await opener.open()
+    taking = asyncio.create_task(follow(taker, []))
+    await until(lambda: taker._streams[0].lease.has_read)
+    await taker.close()
+    with pytest.raises(LogFailed, match="closed"):
+        await taking
 
 
 async def test_a_renewal_behind_a_clean_stop_makes_it_none(opener: Opener) -> None:
@@ -149,5 +211,11 @@ async def test_a_renewal_behind_a_clean_stop_makes_it_none(opener: Opener) -> No
     await log.append([Frame(0, 2, [Closed(0)])])
     clock.ms += LEASE_MS
     assert await log.confirm()
-    taker, _ = await opener.replayed()
+    other = Clock()
+    opener.boot_ms = other
+    taker = await opener.open()
+    taking = asyncio.create_task(follow(taker, []))
+    await until(lambda: taker._streams[0].lease.has_read)
     assert taker._streams[0].lease.wait_ms() == LEASE_MS
+    other.ms += LEASE_MS
+    await taking

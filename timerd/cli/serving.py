@@ -53,7 +53,7 @@ def serve_command(
         int | None, typer.Option(help="On how many of the servers each is kept: 1, 3 or 5.  [default: 3]")
     ] = None,
     cluster_lease: Annotated[
-        float | None, typer.Option(help="Seconds that the shards of a process that died wait.  [default: 8]")
+        float | None, typer.Option(help="Seconds that a shard of a node that died waits.  [default: 5]")
     ] = None,
     max_body: Annotated[int | None, typer.Option(help="Largest request body in bytes.  [default: 16 MiB]")] = None,
     max_payload: Annotated[int | None, typer.Option(help="Largest payload in bytes.  [default: 64 KiB]")] = None,
