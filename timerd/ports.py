@@ -262,6 +262,10 @@ class Ensemble(Protocol):
         tells now, or it is not known whether this one was. Never raises for what the servers do."""
         ...
 
+    async def refresh(self) -> bool:
+        """Read the plan anew, from who knows it first. False: the servers don't answer."""
+        ...
+
     async def leave(self) -> None:
         """Say that this one goes, so that nobody has to wait to notice. Best effort."""
         ...

@@ -73,6 +73,7 @@ class Connection:
         self._closed = False
         self._complaint = ""
         self._dialling: asyncio.Task[None] | None = None
+        self._watches: list[tuple[str, Callable[[str, bytes], None]]] = []
 
     @classmethod
     async def connect(cls, servers: Sequence[str], name: str, answer_s: float = ANSWER_S) -> "Connection":
@@ -133,8 +134,9 @@ class Connection:
 
     async def _several(self, stream: str, wanted: Mapping[str, Any]) -> AsyncGenerator[Stored, None]:
         inbox = self._client.new_inbox()
-        replies = await self._client.subscribe(inbox, pending_bytes_limit=0)
+        replies = None
         try:
+            replies = await self._client.subscribe(inbox, pending_bytes_limit=0)
             await self._client.publish(f"$JS.API.DIRECT.GET.{stream}", _json(wanted), reply=inbox)
             while True:
                 reply = await replies.next_msg(timeout=self.answer_s)
@@ -147,7 +149,7 @@ class Connection:
         except (nats.errors.Error, TimeoutError) as error:
             raise NoAnswer(f"reading stream {stream}: {error}") from None
         finally:
-            if not self._client.is_closed:
+            if replies is not None and not self._client.is_closed:
                 await replies.unsubscribe()
 
     async def gather(
@@ -169,6 +171,12 @@ class Connection:
         finally:
             await replies.unsubscribe()
         return found
+
+    async def watch(self, subject: str, told: Callable[[str, bytes], None]) -> None:
+        """Be told, with subject and data, what is published from now on while this is connected: no more than that."""
+        self._watches.append((subject, told))
+        with contextlib.suppress(nats.errors.Error, OSError):  # it is dialled again, and subscribed then
+            await _subscribe(self._client, subject, told)
 
     async def close(self) -> None:
         """Let go of the connection."""
@@ -217,6 +225,8 @@ class Connection:
                 )
         except (nats.errors.Error, OSError, TimeoutError) as error:
             raise Unreachable(f"no NATS server at {self._shown()}: {error or 'no answer'}") from None
+        for subject, told in self._watches:
+            await _subscribe(client, subject, told)
         client.options["allow_reconnect"] = True
         client.options["max_reconnect_attempts"] = -1
         client.options["reconnect_time_wait"] = RECONNECT_S
@@ -252,6 +262,13 @@ class Connection:
             raise Nobody(f"nobody listens on {subject}") from None
         except (nats.errors.Error, OSError, TimeoutError) as error:
             raise NoAnswer(f"{subject}: {error or type(error).__name__}") from None
+
+
+async def _subscribe(client: Client, subject: str, told: Callable[[str, bytes], None]) -> None:
+    async def handle(message: Msg) -> None:
+        told(message.subject, message.data)
+
+    await client.subscribe(subject, cb=handle)
 
 
 def _json(body: Mapping[str, Any] | None) -> bytes:

@@ -17,13 +17,13 @@ from timerd.engine.errors import CatalogFull
 from timerd.engine.ring import RingTable
 from timerd.engine.timer import TimerType
 from timerd.ports import ApiKey, Utilisation
+from timerd_cluster.bucket import OPERATION, Bucket
 from timerd_cluster.connection import ApiError, Connection, NoAnswer
 from timerd_cluster.names import Names
 from timerd_cluster.servers import Servers, several
 from timerd_cluster.shard_stream import NO_ROOM, PAUSE_MAX_S, PAUSE_S
 
 BUCKET: Final = "catalog"
-OPERATION: Final = "KV-Operation"
 
 _type_decoder = msgspec.json.Decoder(TimerType)
 _key_decoder = msgspec.json.Decoder(ApiKey)
@@ -39,6 +39,7 @@ class KvCatalog:
         self._connection = connection
         self._stream = names.bucket_stream(BUCKET)
         self._subject = names.bucket_subject(BUCKET, "")
+        self._bucket = Bucket(connection, names, BUCKET)
 
     @classmethod
     async def open(cls, connection: Connection, names: Names, replicas: int) -> "KvCatalog":
@@ -80,6 +81,15 @@ class KvCatalog:
         for data in (await self._read("ring")).values():
             return _ring_decoder.decode(data)
         return None
+
+    async def begin_ring(self, table: RingTable) -> RingTable:
+        """Put the first ring table, unless there is one by now; the one that stands. Raises NoAnswer, ApiError."""
+        while True:
+            entry = await self._bucket.read("ring.table")
+            if entry.data is not None:
+                return _ring_decoder.decode(entry.data)
+            if await self._bucket.put("ring.table", msgspec.json.encode(table), entry.revision) is not None:
+                return table
 
     async def put_ring(self, table: RingTable) -> None:
         """Replace the ring table."""

@@ -2,7 +2,9 @@
 
 A member is there while news of it keep coming: not by what its clock or the servers' clocks say, but by how long ago,
 on this machine's boot clock, a heartbeat was heard that had not been heard before. So a bucket that is read late, or
-again, keeps nobody alive. That somebody is gone is a suspicion and no more: what it may still do, its leases decide.
+again, keeps nobody alive. Time counts only while something could be heard: after a silence of the servers, or of this
+process, nobody is given up before it has had the usual time again. That somebody is gone is a suspicion and no more:
+what it may still do, its leases decide.
 """
 
 from typing import Final
@@ -11,6 +13,20 @@ from timerd.ports import Member
 
 BEAT_MS: Final = 1_000
 DEAD_MS: Final = 4_000  # four beats: one that is late, or lost in an election of the bucket's own, is no death
+DEAF_PART: Final = 2  # of DEAD_MS without hearing anything is a silence
+
+
+class News:
+    """What is known of one name."""
+
+    def __init__(self, member: Member | None, revision: int, at_ms: int) -> None:
+        self.member = member
+        """None: it has left."""
+        self.revision = revision
+        self.at_ms = at_ms
+        """When it was heard, moved on by silences."""
+        self.fresh = False
+        """More than once: it was alive while this roster was."""
 
 
 class Roster:
@@ -19,22 +35,40 @@ class Roster:
     def __init__(self, now_ms: int, dead_ms: int = DEAD_MS) -> None:
         self._dead_ms = dead_ms
         self._began_ms = now_ms
-        self._known: dict[str, tuple[Member | None, int, int]] = {}  # by name: None has left; revision; when heard
+        self._listened_ms = now_ms
+        self._known: dict[str, News] = {}
+
+    def listened(self, now_ms: int) -> None:
+        """What there is to hear has been read just now. To be said before what was `heard`."""
+        silent_ms = now_ms - self._listened_ms
+        if silent_ms > self._dead_ms // DEAF_PART:
+            for news in self._known.values():
+                news.at_ms = now_ms
+        self._listened_ms = now_ms
 
     def heard(self, now_ms: int, name: str, member: Member | None, revision: int) -> None:
         """A heartbeat of a name, or (None) that it goes. One whose revision is not newer than before is no news."""
         known = self._known.get(name)
-        if known is None or revision > known[1]:
-            self._known[name] = (member, revision, now_ms)
+        if known is None:
+            self._known[name] = News(member, revision, now_ms)
+        elif revision > known.revision:
+            known.member, known.revision, known.at_ms, known.fresh = member, revision, now_ms, True
 
-    def there(self, now_ms: int) -> list[Member]:
-        """The members that are there, by name."""
+    def there(self) -> list[Member]:
+        """The members that were there when it last listened, by name."""
         return [
-            member
-            for _, (member, _, at_ms) in sorted(self._known.items())
-            if member is not None and now_ms - at_ms < self._dead_ms
+            news.member
+            for _, news in sorted(self._known.items())
+            if news.member is not None and self._listened_ms - news.at_ms < self._dead_ms
         ]
 
-    def is_settled(self, now_ms: int) -> bool:
-        """Whether it has listened for so long that whoever died before it began is no longer taken for alive."""
-        return now_ms - self._began_ms >= self._dead_ms
+    def seen_ms(self, name: str) -> int | None:
+        """When a name was heard last."""
+        news = self._known.get(name)
+        return None if news is None or news.member is None else news.at_ms
+
+    def is_settled(self, me: str) -> bool:
+        """Whether whoever died before it began is no longer taken for alive: none is left that was heard but once."""
+        return self._listened_ms - self._began_ms >= self._dead_ms or all(
+            news.fresh or news.member is None or name == me for name, news in self._known.items()
+        )

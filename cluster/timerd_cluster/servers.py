@@ -22,6 +22,7 @@ LEASE: Final = "timerd-lease"
 VERSIONED: Final[Mapping[str, str]] = {FORMAT: str(message.VERSION)}
 NO_STREAM: Final = 10059
 NOT_FOR_ACCOUNT: Final = 10039
+NOT_NOW: Final = 10008  # they are choosing a leader
 VARZ: Final = "$SYS.REQ.SERVER.PING.VARZ"
 VARZ_S: Final = 1.0
 TRIES: Final = 6  # a cluster that has just started has no leaders yet
@@ -165,13 +166,21 @@ class Servers:
     ) -> Mapping[str, Any]:
         config: dict[str, Any] = {key: value for key, value in settings.items() if value is not None}
         config.update(name=name, subjects=[subject], num_replicas=replicas, metadata=dict(metadata))
-        try:
-            await self._connection.api(f"STREAM.CREATE.{name}", config)
-        except ApiError as error:
-            raise ClusterRefused(f"stream {name} can't be made with {replicas} replicas: {error}") from None
-        info = await self._info(name)
-        assert info is not None
-        return info
+        for left in reversed(range(TRIES)):
+            try:
+                await self._connection.api(f"STREAM.CREATE.{name}", config)
+            except NoAnswer as error:
+                if not left:
+                    raise ClusterRefused(f"stream {name} can't be made: {error}") from None
+            except ApiError as error:
+                if (info := await self._info(name)) is not None:
+                    return info  # somebody else has just made it
+                if error.code != NOT_NOW or not left:
+                    raise ClusterRefused(f"stream {name} can't be made with {replicas} replicas: {error}") from None
+            if (info := await self._info(name)) is not None:
+                return info
+            await asyncio.sleep(1)
+        raise ClusterRefused(f"stream {name} was made, and is not there")
 
     async def free_bytes(self) -> int:
         """How much more each of them takes, by what they and the account's limits say. Raises NoAnswer, ApiError."""

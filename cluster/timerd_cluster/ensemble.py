@@ -1,0 +1,283 @@
+"""Who is there and who is to have which shard, in one key-value bucket.
+
+A key for each node, put again with every beat, and one for the plan. Each put names the revision it replaces: so two
+processes of one name notice each other, and of two that publish a plan one is told to look again. Nothing in here is a
+lease, and no key has to go away for somebody to go on: a member is given up by this machine's clock (roster.py), and
+what it may still do ends with its leases.
+
+One put and two reads a beat and member. Beside them a plain subscription to the bucket's own subjects: whoever puts
+something is heard at once by those who are connected. It is a nudge to read sooner and may be lost; the beat is what
+counts. While the servers don't answer nothing is heard of anybody, and nobody is given up.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+import structlog
+
+from timerd.engine.errors import ClusterRefused
+from timerd.engine.plan import Plan
+from timerd.ports import Clock, Member
+from timerd_cluster import kv_catalog
+from timerd_cluster.bucket import OPERATION, Bucket, Entry
+from timerd_cluster.connection import ApiError, Connection, NoAnswer
+from timerd_cluster.kv_catalog import key_of
+from timerd_cluster.names import Names
+from timerd_cluster.roster import BEAT_MS, DEAD_MS, Roster
+from timerd_cluster.servers import Servers
+
+BUCKET: Final = "members"
+PLAN: Final = "plan.table"  # a node's key has no dot
+HEARD_BEATS: Final = 2.5  # so long a process of our name that lives can't be silent
+LOOK_S: Final = 0.1
+AGAIN_S: Final = 0.1  # after a nudge: what it told of may not have been stored when we looked
+LEAVE_S: Final = 2.0
+
+_member_decoder = msgspec.json.Decoder(Member)
+_plan_decoder = msgspec.json.Decoder(Plan)
+
+log = structlog.get_logger()
+
+
+class KvEnsemble:
+    """Implements `timerd.ports.Ensemble`. Made by `join`."""
+
+    def __init__(self, connection: Connection, names: Names, me: Member, clock: Clock, dead_ms: int) -> None:
+        self.me = me
+        self.on_change: Callable[[], None] = lambda: None
+        self.on_catalogue_change: Callable[[], None] = lambda: None
+        self.displaced = False
+        self._connection = connection
+        self._bucket = Bucket(connection, names, BUCKET)
+        self._catalogue = Bucket(connection, names, kv_catalog.BUCKET)
+        self._clock = clock
+        self._roster = Roster(self._now_ms(), dead_ms)
+        self._beat_s = BEAT_MS / 1000 * dead_ms / DEAD_MS
+        self._key = key_of(me.name)
+        self._revision = 0  # of our key
+        self._plan: Plan | None = None
+        self._plan_revision = 0
+        self._catalogue_sequence: int | None = None
+        self._there: list[Member] = []
+        self._nudge = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._left = False
+
+    @classmethod
+    async def join(
+        cls,
+        connection: Connection,
+        names: Names,
+        replicas: int,
+        me: Member,
+        clock: Clock,
+        dead_ms: int = DEAD_MS,
+    ) -> "KvEnsemble":
+        """Check the bucket, which is made if there is none, and be heard. The connection stays the caller's.
+
+        Raises ClusterRefused, also when another process of this name is there; NoAnswer, ApiError.
+        """
+        await (await Servers.check(connection)).bucket(names, BUCKET, replicas)
+        ensemble = cls(connection, names, me, clock, dead_ms)
+        await ensemble._enter()
+        for bucket in (ensemble._bucket, ensemble._catalogue):
+            await connection.watch(f"{bucket.prefix}>", ensemble._nudged)
+        await ensemble._look()
+        ensemble._tasks = [
+            asyncio.get_running_loop().create_task(ensemble._beat()),
+            asyncio.get_running_loop().create_task(ensemble._listen()),
+        ]
+        return ensemble
+
+    def members(self) -> list[Member]:
+        """See the port."""
+        return list(self._there)
+
+    def is_settled(self) -> bool:
+        """See the port."""
+        return self._roster.is_settled(self.me.name)
+
+    def seen_at(self, name: str) -> int | None:
+        """See the port."""
+        seen_ms = self._roster.seen_ms(name)
+        now = self._clock.now()
+        return None if seen_ms is None else now.wall_ms - (now.boot_ms - seen_ms)
+
+    def plan(self) -> Plan | None:
+        """See the port."""
+        return self._plan
+
+    async def publish(self, plan: Plan) -> bool:
+        """See the port."""
+        try:
+            revision = await self._bucket.put(PLAN, msgspec.json.encode(plan), self._plan_revision)
+            if revision is not None:
+                self._plan, self._plan_revision = plan, revision
+                self._tell()
+                return True
+        except (NoAnswer, ApiError) as error:
+            log.warning("plan_unknown", version=plan.version, reason=str(error))
+        await self.refresh()
+        return self._plan == plan
+
+    async def refresh(self) -> bool:
+        """See the port."""
+        try:
+            self._learn(await self._bucket.read(PLAN))
+        except (NoAnswer, ApiError) as error:
+            log.warning("plan_not_read", reason=str(error))
+            return False
+        return True
+
+    async def leave(self) -> None:
+        """See the port."""
+        self._left = True  # the client library may take a cancellation for a closed connection
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.wait(self._tasks, timeout=LEAVE_S)
+        if self.displaced:
+            return
+        try:
+            async with asyncio.timeout(LEAVE_S):
+                while await self._bucket.put(self._key, None, self._revision) is None:
+                    entry = await self._bucket.read(self._key)
+                    if not self._is_ours(entry):
+                        return
+                    self._revision = entry.revision  # a beat of ours whose answer was lost
+        except (NoAnswer, ApiError, TimeoutError) as error:
+            log.warning("leave_unknown", reason=str(error))
+
+    # ---- our own key
+
+    async def _enter(self) -> None:
+        """Put our key for the first time. Raises ClusterRefused, NoAnswer, ApiError."""
+        entry = await self._bucket.read(self._key)
+        while True:
+            if entry.data is not None and not self._is_ours(entry):
+                entry = await self._silent(entry)
+            revision = await self._bucket.put(self._key, msgspec.json.encode(self.me), entry.revision)
+            if revision is not None:
+                self._revision = revision
+                return
+            entry = await self._bucket.read(self._key)
+
+    async def _silent(self, entry: Entry) -> Entry:
+        """Listen for another process of our name; what its key has once it is known to be silent, or gone."""
+        until_ms = self._now_ms() + round(HEARD_BEATS * self._beat_s * 1000)
+        log.info("node_name_in_use", node=self.me.name)
+        while self._now_ms() < until_ms:
+            await asyncio.sleep(LOOK_S)
+            now = await self._bucket.read(self._key)
+            if now.data is None:
+                return now
+            if now.revision != entry.revision:
+                other = _member_decoder.decode(now.data)
+                raise ClusterRefused(
+                    f"another process, at {other.url}, is node {self.me.name} of this cluster; "
+                    "give each its own name with --node"
+                )
+        return entry
+
+    async def _put_beat(self) -> None:
+        """Be heard. A key that is not as we left it is looked into."""
+        revision = await self._bucket.put(self._key, msgspec.json.encode(self.me), self._revision)
+        if revision is None:
+            entry = await self._bucket.read(self._key)
+            if entry.data is None or self._is_ours(entry):  # an answer was lost, or somebody tidied up
+                self._revision = entry.revision
+                revision = await self._bucket.put(self._key, msgspec.json.encode(self.me), entry.revision)
+            else:
+                self.displaced = True
+                log.error("node_displaced", node=self.me.name, by=_member_decoder.decode(entry.data).url)
+                self.on_change()
+        self._revision = revision or self._revision
+
+    def _is_ours(self, entry: Entry) -> bool:
+        return entry.data is not None and _member_decoder.decode(entry.data).life == self.me.life
+
+    # ---- what there is to hear
+
+    async def _beat(self) -> None:
+        while not self.displaced and not self._left:
+            await asyncio.sleep(self._beat_s)
+            try:
+                await self._put_beat()
+                sequence = await self._catalogue.last_sequence()
+                if sequence != self._catalogue_sequence:
+                    self._catalogue_sequence = sequence
+                    self.on_catalogue_change()
+            except (NoAnswer, ApiError) as error:
+                log.warning("heartbeat_unknown", reason=str(error))
+            except Exception as error:  # nothing may end this: who is not heard is given up
+                log.error("heartbeat_failed", exc_info=error)
+
+    async def _listen(self) -> None:
+        while not self._left:
+            nudged = False
+            with contextlib.suppress(TimeoutError):
+                nudged = await asyncio.wait_for(self._nudge.wait(), self._beat_s)
+            self._nudge.clear()
+            try:
+                await self._look()
+                if nudged:
+                    await asyncio.sleep(AGAIN_S)
+                    await self._look()
+            except (NoAnswer, ApiError) as error:
+                log.warning("members_not_read", reason=str(error))
+            except Exception as error:  # as above
+                log.error("members_not_read", exc_info=error)
+
+    async def _look(self) -> None:
+        """Hear all. What a replica says may be old; then it is news a moment later."""
+        found = [each async for each in self._connection.last_messages(self._bucket.stream, f"{self._bucket.prefix}>")]
+        now_ms = self._now_ms()
+        self._roster.listened(now_ms)
+        for stored in found:
+            key = stored.subject.removeprefix(self._bucket.prefix)
+            data = None if OPERATION in stored.headers else stored.data
+            if key == PLAN:
+                self._learn(Entry(stored.sequence, data))
+            elif "." not in key:
+                self._hear(now_ms, key, data, stored.sequence)
+        self._tell()
+
+    def _hear(self, now_ms: int, key: str, data: bytes | None, revision: int) -> None:
+        try:
+            member = None if data is None else _member_decoder.decode(data)
+        except msgspec.MsgspecError as error:  # somebody else's, or a later build's
+            log.warning("member_not_read", key=key, reason=str(error))
+            return
+        self._roster.heard(now_ms, key if member is None else member.name, member, revision)
+
+    def _learn(self, entry: Entry) -> None:
+        """What the plan's key has; a plan that was deleted is one that was never put."""
+        if entry.revision <= self._plan_revision:
+            return
+        self._plan_revision = entry.revision
+        self._plan = None if entry.data is None else _plan_decoder.decode(entry.data)
+        if self._plan is not None:
+            log.info("plan", version=self._plan.version)
+        self.on_change()
+
+    def _nudged(self, subject: str, data: bytes) -> None:
+        """Somebody has put something, or has tried to."""
+        if subject.startswith(self._catalogue.prefix):
+            self.on_catalogue_change()
+            return
+        with contextlib.suppress(msgspec.MsgspecError):
+            if data and _member_decoder.decode(data) in self._there:
+                return  # a beat like those before
+        self._nudge.set()
+
+    def _tell(self) -> None:
+        there = self._roster.there()
+        if there != self._there:
+            self._there = there
+            log.info("members", names=",".join(member.name for member in there))
+            self.on_change()
+
+    def _now_ms(self) -> int:
+        return self._clock.now().boot_ms

@@ -1,0 +1,293 @@
+"""Who is there and by which plan: by news on this machine's clock, and on a real server."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import msgspec
+import pytest
+import pytest_asyncio
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.cluster.nats_server import NatsServer
+from tests.cluster.open_log import Opener, opener_of
+from tests.cluster.proxy import Proxy
+from timerd.clock import SystemClock
+from timerd.engine.errors import ClusterRefused
+from timerd.engine.plan import Plan, next_plan
+from timerd.ports import Member
+from timerd_cluster.bucket import Bucket
+from timerd_cluster.ensemble import BUCKET, PLAN, KvEnsemble
+from timerd_cluster.kv_catalog import KvCatalog
+from timerd_cluster.roster import DEAD_MS, Roster
+
+SHORT_MS = 600
+A = Member("a", "http://a:8470", "1")
+B = Member("b", "http://b:8470", "2")
+
+
+def test_one_is_there_while_there_are_news_of_it() -> None:
+    roster = Roster(0)
+    roster.heard(0, "b", B, 2)
+    roster.heard(100, "a", A, 1)
+    listen(roster, 100, DEAD_MS - 1)
+    assert roster.there() == [A, B]
+    listen(roster, DEAD_MS - 1, DEAD_MS)
+    assert roster.there() == [A]
+    roster.heard(DEAD_MS, "a", A, 1)
+    listen(roster, DEAD_MS, DEAD_MS + 100)
+    assert roster.there() == [], "the same again is no news"
+    roster.heard(DEAD_MS + 200, "a", A, 3)
+    assert roster.there() == [A]
+    assert (roster.seen_ms("a"), roster.seen_ms("c")) == (DEAD_MS + 200, None)
+
+
+def listen(roster: Roster, from_ms: int, to_ms: int) -> None:
+    for now_ms in [*range(from_ms, to_ms, 500), to_ms]:
+        roster.listened(now_ms)
+
+
+def test_nobody_is_given_up_for_a_silence_in_which_nothing_could_be_heard() -> None:
+    roster = Roster(0)
+    roster.heard(0, "a", A, 1)
+    roster.heard(0, "b", B, 1)
+    listen(roster, 0, DEAD_MS - 1)
+    roster.listened(100 * DEAD_MS)
+    assert roster.there() == [A, B]
+    roster.heard(100 * DEAD_MS, "a", A, 2)
+    listen(roster, 100 * DEAD_MS, 101 * DEAD_MS - 1)
+    assert roster.there() == [A, B], "it has the whole time again"
+    roster.heard(101 * DEAD_MS - 1, "a", A, 3)
+    listen(roster, 101 * DEAD_MS - 1, 101 * DEAD_MS)
+    assert roster.there() == [A]
+
+
+def test_one_that_leaves_is_gone_at_once_and_one_that_comes_back_is_another() -> None:
+    roster = Roster(0)
+    roster.heard(0, "a", A, 1)
+    roster.heard(1, "a", None, 2)
+    assert roster.there() == []
+    roster.heard(2, "a", A, 1)
+    assert roster.there() == [], "a replica that is behind"
+    again = A._replace(life="9")
+    roster.heard(3, "a", again, 3)
+    roster.heard(4, "a", None, 2)
+    assert roster.there() == [again], "that it left was before"
+
+
+def test_it_is_settled_when_whoever_died_before_can_be_told() -> None:
+    roster = Roster(500)
+    roster.heard(510, "b", B, 7)
+    assert roster.is_settled("b"), "one need not be heard by itself"
+    roster.heard(510, "a", A, 7)  # perhaps of last year
+    assert not roster.is_settled("b")
+    listen(roster, 510, 510 + DEAD_MS)
+    assert roster.is_settled("b")
+    assert roster.there() == []
+
+
+def test_it_is_settled_when_all_have_been_heard_alive() -> None:
+    roster = Roster(0)
+    roster.heard(0, "a", A, 1)
+    roster.heard(0, "b", None, 1)
+    assert not roster.is_settled("c")
+    roster.heard(10, "a", A, 2)
+    assert roster.is_settled("c")
+
+
+@given(st.lists(st.tuples(st.sampled_from([A, B]), st.integers(1, 9), st.integers(0, 1500)), max_size=30))
+def test_who_is_there_had_news_within_the_time(heard: list[tuple[Member, int, int]]) -> None:
+    roster = Roster(0)
+    now, news = 0, dict.fromkeys((A, B), (0, -DEAD_MS))
+    for member, revision, pause in heard:
+        now += pause
+        roster.listened(now)
+        roster.heard(now, member.name, member, revision)
+        if revision > news[member][0]:
+            news[member] = (revision, now)
+    assert roster.there() == [each for each in (A, B) if now - news[each][1] < DEAD_MS]
+
+
+@pytest_asyncio.fixture
+async def opener(shared_server: NatsServer) -> AsyncIterator[Opener]:
+    opener = opener_of(shared_server)
+    yield opener
+    await opener.close()
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not true():
+            await asyncio.sleep(0.01)
+
+
+async def join(opener: Opener, me: Member) -> KvEnsemble:
+    connection = await opener.connect()
+    await KvCatalog.open(connection, opener.names, 1)
+    return await KvEnsemble.join(connection, opener.names, 1, me, SystemClock(), SHORT_MS)
+
+
+def now_ms() -> int:
+    return SystemClock().now().boot_ms
+
+
+async def test_members_hear_of_each_other_and_of_one_that_leaves_at_once(opener: Opener) -> None:
+    told: list[list[Member]] = []
+    first = await join(opener, A)
+    first.on_change = lambda: told.append(first.members())
+    assert first.members() == [A]
+    assert first.is_settled(), "it is alone"
+    second = await join(opener, B)
+    assert second.members() == [A, B]
+    await until(lambda: first.members() == [A, B])
+    await until(second.is_settled)
+    assert abs((second.seen_at("a") or 0) - SystemClock().now().wall_ms) < 5_000
+    began = now_ms()
+    await second.leave()
+    await until(lambda: first.members() == [A])
+    assert now_ms() - began < SHORT_MS, "nobody waits for who has said so"
+    assert told == [[A, B], [A]]
+    again = await join(opener, B._replace(life="3"))
+    await until(lambda: first.members() == [A, again.me])
+    await again.leave()
+    await first.leave()
+
+
+async def test_one_that_falls_silent_is_given_up_and_comes_back(shared_server: NatsServer) -> None:
+    proxy = Proxy(shared_server.port)
+    await proxy.start()
+    near, far = opener_of(shared_server), Opener(proxy.url)
+    far.names, far.answer_s = near.names, 0.2
+    watching = await join(near, A)
+    silent = await join(far, B)
+    await until(lambda: watching.members() == [A, B])
+    proxy.lose_requests = True
+    await until(lambda: watching.members() == [A])
+    assert silent.members() == [A, B], "who hears nothing gives nobody up"
+    proxy.heal()
+    proxy.cut()
+    await until(lambda: watching.members() == [A, B] == silent.members())
+    assert not silent.displaced
+    for each in (watching, silent):
+        await each.leave()
+    await near.close()
+    await far.close()
+    await proxy.stop()
+
+
+async def test_what_a_dead_one_has_left_is_given_up_by_who_comes_later(opener: Opener) -> None:
+    dead = await join(opener, B)
+    die(dead)
+    later = await join(opener, A)
+    assert later.members() == [A, B], "it may be alive"
+    assert not later.is_settled()
+    await until(later.is_settled)
+    await until(lambda: later.members() == [A])
+    await later.leave()
+
+
+def die(ensemble: KvEnsemble) -> None:
+    for task in ensemble._tasks:
+        task.cancel()
+
+
+async def test_a_name_is_refused_while_it_is_heard_and_free_when_it_is_silent(opener: Opener) -> None:
+    first = await join(opener, A)
+    with pytest.raises(ClusterRefused, match="is node a of this cluster; give each its own name with --node"):
+        await join(opener, A._replace(life="2"))
+    assert not first.displaced
+    die(first)
+    back = await join(opener, A._replace(life="3"))
+    assert back.members() == [back.me]
+    await back.leave()
+
+
+async def test_of_several_that_take_one_name_at_the_same_moment_one_has_it(opener: Opener) -> None:
+    found = await asyncio.gather(*(join(opener, A._replace(life=str(n))) for n in range(4)), return_exceptions=True)
+    [one] = [each for each in found if isinstance(each, KvEnsemble)]
+    assert all(isinstance(each, ClusterRefused) for each in found if each is not one)
+    await one.leave()
+
+
+async def test_one_whose_name_was_taken_while_it_stood_still_knows(opener: Opener) -> None:
+    first = await join(opener, A)
+    bucket = Bucket(await opener.connect(), opener.names, BUCKET)
+    await bucket.put("a", msgspec.json.encode(A._replace(life="2")), (await bucket.read("a")).revision)
+    told = asyncio.Event()
+    first.on_change = told.set
+    async with asyncio.timeout(5):
+        while not first.displaced:
+            await told.wait()
+            told.clear()
+    await first.leave()
+    assert (await bucket.read("a")).data is not None, "it is the other one's"
+
+
+async def test_a_plan_is_put_by_one_and_known_to_all_at_once(opener: Opener) -> None:
+    one, two = await join(opener, A), await join(opener, B)
+    plan = next_plan(None, [A.seat, B.seat], 8)
+    assert await one.publish(plan)
+    began = now_ms()
+    await until(lambda: two.plan() == plan)
+    assert now_ms() - began < SHORT_MS
+    longer = next_plan(plan, [A.seat], 8)
+    other = next_plan(plan, [B.seat], 8)
+    assert sorted(await asyncio.gather(one.publish(longer), two.publish(other))) == [False, True]
+    await until(lambda: one.plan() == two.plan() != plan)
+    for each in (one, two):
+        await each.leave()
+
+
+async def test_keys_that_were_deleted_are_put_again(opener: Opener) -> None:
+    one = await join(opener, A)
+    plan = next_plan(None, [A.seat], 8)
+    assert await one.publish(plan)
+    bucket = Bucket(await opener.connect(), opener.names, BUCKET)
+    for key in ("a", PLAN):
+        while await bucket.put(key, None, (await bucket.read(key)).revision) is None:
+            pass  # a beat came between
+    await until(lambda: one.plan() is None)
+    assert await one.publish(plan)
+    async with asyncio.timeout(5):
+        while (await bucket.read("a")).data is None:
+            await asyncio.sleep(0.01)
+    await until(lambda: one.members() == [A])
+    assert not one.displaced
+    for _ in range(5):  # made and deleted in turn: never "wrong last sequence" for good
+        await one.leave()
+        one = await join(opener, A)
+    await one.leave()
+
+
+async def test_a_plan_whose_answer_is_lost_is_looked_for(shared_server: NatsServer) -> None:
+    proxy = Proxy(shared_server.port)
+    await proxy.start()
+    opener = Opener(proxy.url)
+    opener.answer_s = 0.3
+    one = await join(opener, A)
+    proxy.lose_answers = True
+    plan = Plan(1, (A.seat,))
+    publishing = asyncio.create_task(one.publish(plan))
+    await proxy.held.wait()
+    proxy.heal()
+    proxy.cut()
+    assert await publishing or await one.publish(plan) or one.plan() == plan
+    await one.leave()
+    await opener.close()
+    await proxy.stop()
+
+
+async def test_a_change_of_the_catalogue_is_told(opener: Opener) -> None:
+    one = await join(opener, A)
+    told = asyncio.Event()
+    one.on_catalogue_change = told.set
+    connection = await opener.connect()
+    for nudged in (True, False):
+        await until(lambda: one._catalogue_sequence is not None)
+        await asyncio.sleep(0)
+        told.clear()
+        if not nudged:
+            one._nudged = lambda subject, data: None  # type: ignore[method-assign]
+        await connection.publish(opener.names.bucket_subject("catalog", "type.t"), b"{}", {})
+        await asyncio.wait_for(told.wait(), 5)
+    await one.leave()
