@@ -8,6 +8,8 @@ import asyncio
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
+import structlog
+
 from timerd.engine.errors import ClusterRefused, CorruptLog
 from timerd_cluster import message
 from timerd_cluster.connection import ApiError, Connection, NoAnswer, Nobody
@@ -31,6 +33,8 @@ ENDLESS: Final = 1 << 60
 NANOSECONDS: Final = 1_000_000_000
 
 Answer = TypeVar("Answer")
+
+log = structlog.get_logger()
 
 # What must not be otherwise, and why a stream that is otherwise loses or refuses turns.
 SETTINGS: Final[Mapping[str, Any]] = {
@@ -106,27 +110,53 @@ class Servers:
         raise AssertionError("the last try returns or raises")
 
     async def streams(
-        self, names: Names, shards: Sequence[int], replicas: int, lease_ms: int, *, new: bool = True
+        self,
+        names: Names,
+        shards: Sequence[int],
+        replicas: int,
+        lease_ms: int,
+        *,
+        new: bool = True,
+        some: bool = False,
     ) -> None:
         """Make these shards' streams, or find that they are as they should be. Raises ClusterRefused, CorruptLog.
 
-        Not `new`: somebody knows these shards, so a log that is missing was lost. The lease is kept with the streams:
-        owner and taker must count with the same one.
+        Not `new`: somebody knows these shards, so a log that is missing was lost; with `some` that is an error for its
+        shard alone, as long as there is any. The lease is kept with the streams: owner and taker must count with the
+        same one.
         """
-        wanted = {names.log(shard): names.log_subject(shard) for shard in shards}
-        wanted.update({names.bodies(shard): names.body_subject(shard, "*", "*") for shard in shards})
+        wanted = _wanted(names, shards)
         found = dict(zip(wanted, await several([self._info(name) for name in wanted]), strict=True))
         written = [name for name, info in found.items() if info is not None and info["state"]["last_seq"]]
         for shard in shards:
             name = names.log(shard)
             if found[name] is None and (written or not new):
                 who = f"{written[0]} holds data" if written else "the catalogue knows its shard"
-                raise CorruptLog(f"stream {name}", 0, f"it is missing, while {who}: its timers are gone from here")
+                lost = CorruptLog(f"stream {name}", 0, f"it is missing, while {who}: its timers are gone from here")
+                if not some or not written:
+                    raise lost
+                log.critical("shard_lost", shard=shard, reason=str(lost))
+                for each in (name, names.bodies(shard)):
+                    del found[each], wanted[each]
+        shards = [shard for shard in shards if names.log(shard) in found]
         self.found = any(found[names.log(shard)] is not None for shard in shards)
         infos = await self._ensured(found, wanted, replicas, SETTINGS, {**VERSIONED, LEASE: f"{lease_ms} ms"})
         self.replicas = min(int(info["config"]["num_replicas"]) for info in infos)
         self._peers = set().union(*(_peers(info) for info in infos))
         self.sync = await self._sync()
+
+    async def verify(self, names: Names, shard: int, replicas: int, lease_ms: int) -> None:
+        """One shard's streams once more, before it is read. Raises ClusterRefused, CorruptLog, NoAnswer."""
+        wanted = _wanted(names, [shard])
+        found = {name: await self._info(name) for name in wanted}
+        if found[names.log(shard)] is None:
+            raise CorruptLog(f"stream {names.log(shard)}", 0, "it is missing: the shard's timers are gone from here")
+        await self._ensured(found, wanted, replicas, SETTINGS, {**VERSIONED, LEASE: f"{lease_ms} ms"})
+
+    async def written(self, names: Names) -> bool:
+        """Whether any shard's log holds anything, whoever knows of it. Raises NoAnswer, ApiError."""
+        found = await self._connection.api("STREAM.LIST", {"subject": f"{names.prefix}.log.*"})
+        return any(stream["state"]["last_seq"] for stream in found.get("streams") or ())
 
     async def bucket(self, names: Names, name: str, replicas: int) -> None:
         """Make a key-value bucket, or find that it is as it should be. Raises ClusterRefused."""
@@ -219,6 +249,12 @@ class Servers:
         if self._peers:
             await self._connection.gather(VARZ, VARZ_S, enough)
         return said
+
+
+def _wanted(names: Names, shards: Sequence[int]) -> dict[str, str]:
+    """The streams of these shards, with their subjects."""
+    logs = {names.log(shard): names.log_subject(shard) for shard in shards}
+    return logs | {names.bodies(shard): names.body_subject(shard, "*", "*") for shard in shards}
 
 
 def version_of(text: str) -> tuple[int, ...]:

@@ -112,6 +112,23 @@ class StreamLog:
         lease = partial(Lease, lease_ms, boot_ms)
         return cls(connection, names, servers, shards, writer, segment_bytes, lease, room.share(segment_bytes))
 
+    @classmethod
+    def of(
+        cls,
+        connection: Connection,
+        names: Names,
+        servers: Servers,
+        shard: int,
+        writer: str,
+        segment_bytes: int,
+        lease_ms: int,
+        boot_ms: Callable[[], int],
+        room: Room,
+    ) -> "StreamLog":
+        """One shard's, whose streams have been checked."""
+        lease = partial(Lease, lease_ms, boot_ms)
+        return cls(connection, names, servers, [shard], writer, segment_bytes, lease, room.share(segment_bytes))
+
     async def replay(self) -> AsyncIterator[Frame]:
         """All frames still held, each shard's in order, until the shards may be taken.
 

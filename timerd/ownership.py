@@ -1,0 +1,354 @@
+"""Ownership: this node holds the shards that the plan gives it, and lets go of the others.
+
+The plan is what should be, and `node.held` is what is; this brings one to the other, shard by shard, and tries again
+what did not work. A shard that can't be taken (its log is damaged, its servers are away) is a matter of that shard:
+nothing in here ends the process, nor may any exception end the loop.
+
+The first of the members, by name, publishes the next plan when members have come or gone; the others do so if it does
+not, each later than the one before it. Two at once do no harm: the servers take one (`Ensemble.publish`).
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Final, Protocol
+
+import structlog
+
+from timerd.engine.errors import CorruptLog
+from timerd.engine.plan import Plan, Seat, next_plan
+from timerd.ports import Clock, Ensemble, Log, Member
+
+SETTLE_MS: Final = 500  # who comes may not come alone: several at once are one plan
+DEPUTY_MS: Final = 2_000  # of a plan that is not the right one, before the next in line publishes it
+TAKES_AT_ONCE: Final = 32  # most of them wait for a lease to run out, and each may hold a batch of messages meanwhile
+LOOK_S: Final = 0.5
+PAUSE_MS: Final = 200  # before a second try, and twice as long each time
+PAUSE_MAX_MS: Final = 5_000
+DAMAGED_PAUSE_MS: Final = 30_000  # a damaged log is read whole at each try
+RENEW_S: Final = 0.5  # while open deliveries of a shard end, its lease must not
+PUBLISH_TRIES: Final = 5
+
+log = structlog.get_logger()
+
+
+class Holder(Protocol):
+    """What it needs of the node."""
+
+    on_lost: Callable[[int, str], None]
+    """Told (shard, why) when a shard has ended here without a release."""
+
+    @property
+    def held(self) -> Mapping[int, int]:
+        """Shard -> epoch."""
+        ...
+
+    async def take(self, shard: int, log: Log) -> bool:
+        """Recover a shard from its log and own it; False: another writer has it."""
+        ...
+
+    async def release(self, shard: int, grace_ms: int) -> bool:
+        """Let open deliveries of it end, close it, let go of it; True: it was clean."""
+        ...
+
+    def set_share(self, mine: int, all: int) -> None:
+        """It holds so many of all shards."""
+        ...
+
+
+class Trial:
+    """What became of the tries to take one shard."""
+
+    def __init__(self) -> None:
+        self.pause_ms = PAUSE_MS
+        self.again_ms = 0
+        """Not before."""
+        self.damaged = False
+
+
+class Ownership:
+    """Of one node. `run` it; ends with `stop`."""
+
+    def __init__(
+        self,
+        ensemble: Ensemble,
+        node: Holder,
+        open_log: Callable[[int], Awaitable[Log]],
+        shards: Iterable[int],
+        clock: Clock,
+        grace_ms: int,
+    ) -> None:
+        """`open_log` gives a log of one shard, not yet replayed, for one try at it."""
+        self.displaced = asyncio.Event()
+        """Another process has this node's name: this one has to end."""
+        self._ensemble = ensemble
+        self._node = node
+        self._open_log = open_log
+        self._shards = sorted(shards)
+        self._count = self._shards[-1] + 1
+        self._clock = clock
+        self._grace_ms = grace_ms
+        self._bell = asyncio.Event()
+        self._round = asyncio.Event()  # the loop has gone round once more
+        self._jobs: dict[int, asyncio.Task[None]] = {}
+        self._takes: set[int] = set()
+        self._trials: dict[int, Trial] = {}
+        self._logs: dict[int, Log] = {}
+        self._share = -1
+        self._stopping = False
+        self._loop: asyncio.Task[None] | None = None
+        self._wrong_since_ms: int | None = None
+        self._seats: list[Seat] = []
+        self._came_ms = self._now_ms()  # when members last came
+        ensemble.on_change = self._bell.set
+        node.on_lost = self._lost
+
+    # ---- what is asked of it
+
+    def members(self) -> list[Member]:
+        """Who is there, this node included."""
+        return self._ensemble.members()
+
+    def owner_of(self, shard: int) -> Member | None:
+        """Who is to serve a shard by the plan; None: nobody who is there."""
+        plan = self._ensemble.plan()
+        seat = None if plan is None else plan.owner_of(shard)
+        if seat is None:
+            return None
+        if seat == self._ensemble.me.seat:
+            return self._ensemble.me
+        return next((member for member in self._ensemble.members() if member.seat == seat), None)
+
+    def is_here(self, shard: int) -> bool:
+        """Whether this node serves it, whatever the plan says."""
+        return shard in self._node.held
+
+    def seen_at(self, name: str) -> int | None:
+        """When a member was heard last, in Unix ms."""
+        return self._ensemble.seen_at(name)
+
+    def unready(self) -> str | None:
+        """Why this node should get no requests yet; None if it should. A shard that is damaged is no reason."""
+        if self._stopping:
+            return "it leaves the cluster"
+        plan = self._ensemble.plan()
+        if plan is None:
+            return "there is no plan of the shards yet"
+        mine = self._mine(plan)
+        if not mine and self._next_plan() != plan:
+            return "the plan does not know this node yet"
+        waiting = [shard for shard in mine - self._node.held.keys() if not self._trial(shard).damaged]
+        return f"{len(waiting)} of its shards are not taken yet" if waiting else None
+
+    # ---- life
+
+    def start(self) -> None:
+        """Begin to take and to let go."""
+        self._loop = asyncio.get_running_loop().create_task(self._run())
+
+    async def until_ready(self, timeout_s: float) -> None:
+        """Return when it holds what it should, or after so long."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self.unready() is not None and not self.displaced.is_set():
+                    self._round.clear()
+                    await self._round.wait()
+        except TimeoutError:
+            log.warning("not_ready", reason=self.unready())
+
+    async def stop(self, grace_ms: int) -> bool:
+        """Give all shards away: a plan without this node, which leaves, and then lets go of them. True: all clean."""
+        self._stopping = True
+        self._bell.set()
+        if self._loop is not None:
+            self._loop.cancel()
+            await asyncio.wait([self._loop])
+        takes = [self._jobs[shard] for shard in self._takes]
+        for take in takes:
+            take.cancel()
+        if not self.displaced.is_set():
+            try:
+                await self._publish_without_me()
+            except Exception as error:  # then they have to notice
+                log.warning("plan_not_published", reason=str(error) or type(error).__name__)
+        await self._ensemble.leave()
+        await asyncio.gather(*takes, return_exceptions=True)
+        under_way = list(self._jobs.values())
+        released = await asyncio.gather(
+            *(self._let_go(shard, grace_ms) for shard in list(self._node.held) if shard not in self._jobs)
+        )
+        await asyncio.gather(*under_way, return_exceptions=True)
+        return all(released)
+
+    async def _publish_without_me(self) -> None:
+        me = self._ensemble.me.seat
+        for _ in range(PUBLISH_TRIES):
+            plan = self._ensemble.plan()
+            if plan is None or not plan.shards_of(me):
+                return
+            others = [member.seat for member in self._ensemble.members() if member.seat != me]
+            if await self._ensemble.publish(next_plan(plan, others, self._count)):
+                return
+
+    # ---- the loop
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                self._bell.clear()
+                if self._ensemble.displaced:
+                    self.displaced.set()
+                    self._round.set()
+                    return
+                await self._plan()
+                self._reconcile()
+            except Exception as error:
+                log.error("ownership_failed", exc_info=error)
+            self._round.set()
+            await self._wait()
+
+    async def _wait(self) -> None:
+        loop = asyncio.get_running_loop()
+        alarm = loop.call_later(LOOK_S, self._bell.set)
+        await self._bell.wait()
+        alarm.cancel()
+
+    async def _plan(self) -> None:
+        """Publish the next plan, if there should be another, and it is this node's turn to."""
+        now_ms = self._now_ms()
+        seats = [member.seat for member in self._ensemble.members()]
+        if set(seats) - set(self._seats):
+            self._came_ms = now_ms
+        self._seats = seats
+        wanted = self._next_plan()
+        plan = self._ensemble.plan()
+        if wanted is None or wanted == plan:
+            self._wrong_since_ms = None
+            return
+        if self._wrong_since_ms is None:
+            self._wrong_since_ms = now_ms
+        rank = seats.index(self._ensemble.me.seat)
+        if now_ms - self._wrong_since_ms < rank * DEPUTY_MS:
+            return
+        known = () if plan is None else plan.owners
+        comes = any(seat not in known for seat in seats)
+        if comes and now_ms - self._came_ms < SETTLE_MS:
+            return
+        if await self._ensemble.publish(wanted):
+            log.info("plan_published", version=wanted.version, members=len(seats))
+
+    def _next_plan(self) -> Plan | None:
+        """What the plan should be by who is there; None: that can't be told yet."""
+        members = self._ensemble.members()
+        if self._ensemble.me not in members or not self._ensemble.is_settled():
+            return None
+        return next_plan(self._ensemble.plan(), [member.seat for member in members], self._count)
+
+    def _reconcile(self) -> None:
+        """Begin what takes this node from what it holds to what it should hold."""
+        plan = self._ensemble.plan()
+        if plan is None:
+            return
+        mine, held, now_ms = self._mine(plan), self._node.held, self._now_ms()
+        for shard in list(self._takes):
+            if shard not in mine and shard not in held:
+                self._jobs[shard].cancel()
+        for shard in self._shards:
+            if shard in self._jobs:
+                continue
+            if shard in held and shard not in mine:
+                self._begin(shard, self._release(shard))
+            elif shard in mine and shard not in held and self._may_try(shard, now_ms):
+                self._takes.add(shard)
+                self._begin(shard, self._take(shard))
+        if len(held) != self._share:
+            self._share = len(held)
+            self._node.set_share(len(held), len(self._shards))
+
+    def _may_try(self, shard: int, now_ms: int) -> bool:
+        return len(self._takes) < TAKES_AT_ONCE and self._trial(shard).again_ms <= now_ms
+
+    def _begin(self, shard: int, job: "Awaitable[None]") -> None:
+        task = asyncio.ensure_future(job)
+        self._jobs[shard] = task
+
+        def ended(task: "asyncio.Future[None]") -> None:
+            del self._jobs[shard]
+            self._takes.discard(shard)
+            self._bell.set()
+            if not task.cancelled() and (error := task.exception()) is not None:
+                log.error("shard_job_failed", shard=shard, exc_info=error)
+
+        task.add_done_callback(ended)
+
+    async def _take(self, shard: int) -> None:
+        """One try. What it comes to is in the shard's trial."""
+        trial = self._trial(shard)
+        try:
+            # By what is known first: who was frozen must not take back what was given to another meanwhile.
+            if not await self._ensemble.refresh():
+                self._again(trial, PAUSE_MAX_MS)
+                return
+            plan = self._ensemble.plan()
+            if plan is None or shard not in self._mine(plan):
+                return
+            opened = await self._open_log(shard)
+            if await self._node.take(shard, opened):
+                self._logs[shard] = opened
+                self._trials.pop(shard, None)
+                return
+            log.warning("shard_not_taken", shard=shard, reason="another process has taken it")
+            self._again(trial, PAUSE_MAX_MS)
+        except CorruptLog as error:
+            trial.damaged = True
+            log.critical("shard_damaged", shard=shard, reason=str(error))
+            self._again(trial, DAMAGED_PAUSE_MS)
+        except Exception as error:
+            log.warning("shard_not_taken", shard=shard, reason=f"{type(error).__name__}: {error}")
+            self._again(trial, PAUSE_MAX_MS)
+
+    def _again(self, trial: Trial, most_ms: int) -> None:
+        pause_ms = most_ms if trial.damaged else trial.pause_ms
+        trial.again_ms = self._now_ms() + pause_ms
+        trial.pause_ms = min(most_ms, 2 * trial.pause_ms)
+
+    async def _release(self, shard: int) -> None:
+        await self._let_go(shard, self._grace_ms)
+
+    async def _let_go(self, shard: int, grace_ms: int) -> bool:
+        """Release a shard. Its lease is kept alive meanwhile: the next owner is waiting for it to run out."""
+        opened = self._logs.pop(shard, None)
+        renewing = None if opened is None else asyncio.ensure_future(self._renew(shard, opened))
+        try:
+            return await self._node.release(shard, grace_ms)
+        except Exception as error:
+            log.warning("shard_not_released", shard=shard, reason=f"{type(error).__name__}: {error}")
+            return False
+        finally:
+            if renewing is not None:
+                renewing.cancel()
+
+    async def _renew(self, shard: int, opened: Log) -> None:
+        while True:
+            await asyncio.sleep(RENEW_S)
+            try:
+                await opened.confirm()
+            except Exception as error:  # the log has ended, and with it the release
+                log.info("shard_not_renewed", shard=shard, reason=str(error))
+                return
+
+    def _lost(self, shard: int, why: str) -> None:
+        log.error("shard_not_served", shard=shard, reason=why)
+        self._logs.pop(shard, None)
+        self._again(self._trial(shard), PAUSE_MAX_MS)
+        self._bell.set()
+
+    # ----
+
+    def _mine(self, plan: Plan) -> set[int]:
+        return set() if self._stopping else set(plan.shards_of(self._ensemble.me.seat)).intersection(self._shards)
+
+    def _trial(self, shard: int) -> Trial:
+        return self._trials.setdefault(shard, Trial())
+
+    def _now_ms(self) -> int:
+        return self._clock.now().boot_ms
