@@ -40,6 +40,17 @@ class Types:
         self._lock = asyncio.Lock()
         self.known: Mapping[str, TimerType] = MappingProxyType(dict(self._all))
         """All of them; replaced whole at each change."""
+        self._published = 0
+
+    async def refresh(self) -> bool:
+        """Read all of them again; whether there was news. Waits for nobody's change. Raises what the catalogue does."""
+        before = self._published
+        stored = {type.name: type for type in await self._catalog.types()}
+        if before != self._published or stored == self._all:
+            return before != self._published  # what has been published meanwhile is no older than what was read
+        self._all = stored
+        self._publish()
+        return True
 
     async def put(
         self, type: TimerType, keep_secrets: bool, live: Callable[[], Awaitable[int]]
@@ -133,6 +144,7 @@ class Types:
         return None
 
     def _publish(self) -> None:
+        self._published += 1
         self.known = MappingProxyType(dict(self._all))
         self._changed(self.known)
 

@@ -4,16 +4,19 @@ One table of options makes the flags, the environment names and the keys of the 
 environment.
 """
 
+import socket
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import msgspec
 
 from timerd.engine.address import parse_network
 from timerd.engine.secrecy import is_made_key, masked_repr
+
+DEFAULT_NAME: Final = "timerd"
 
 
 class ConfigError(Exception):
@@ -26,7 +29,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     data: str = "timerd-data"
     host: str = "127.0.0.1"
     port: int = 8470
-    node: str = "timerd"
+    node: str | None = None
     shards: int | None = None
     shard_capacity: int = 100_000
     grace: float = 30.0
@@ -40,6 +43,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     cluster_prefix: str = "timerd"
     cluster_replicas: int = 3
     cluster_lease: float = 5.0
+    cluster_address: str | None = None
+    """Where the other nodes reach this one."""
     max_body: int = 16 << 20
     max_payload: int = 64 << 10
     max_horizon: str = "3660d"
@@ -128,9 +133,28 @@ def _checked(config: Config) -> Config:
         refuse("callback_cert", "and --callback-key go together")
     if config.log_level not in ("debug", "info", "warning", "error"):
         refuse("log_level", "must be debug, info, warning or error")
-    if not config.node:
-        refuse("node", "must not be empty")
+    if config.node is not None and not _is_name(config.node):
+        refuse("node", "must be 1 to 64 printable characters")
+    if config.cluster_address is not None and not _is_address(config.cluster_address):
+        refuse("cluster_address", "must be a URL like http://10.1.2.3:8470")
     return config
+
+
+def node_name(config: Config) -> str:
+    """What this node is called: in a cluster two must not have one name, so it is the host's."""
+    return config.node or (DEFAULT_NAME if config.cluster is None else socket.gethostname())
+
+
+def _is_name(text: str) -> bool:
+    return 1 <= len(text) <= 64 and text.isprintable()
+
+
+def _is_address(text: str) -> bool:
+    try:
+        url = urlsplit(text)
+        return url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0 and url.path in ("", "/")
+    except ValueError:
+        return False
 
 
 def _are_servers(text: str) -> bool:

@@ -54,6 +54,13 @@ class Keys:
         self.known: Mapping[str, ApiKey] = MappingProxyType({key.id: key for key in keys})
         """By id; replaced whole at each change."""
 
+    async def refresh(self) -> None:
+        """Read all keys again, where others change them too. Raises what the catalogue does."""
+        async with self._lock:
+            stored = {key.id: key for key in await self._catalog.keys()}
+            if stored != self.known:
+                self.known = MappingProxyType(stored)
+
     async def create(
         self,
         name: str,

@@ -32,6 +32,14 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+def is_everywhere(host: str) -> bool:
+    """Whether it is no address, but all that the machine has."""
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return not host
+
+
 def bind(config: Config) -> socket.socket:
     """A socket at the address, to which nobody can connect yet. Raises OSError."""
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET

@@ -91,6 +91,8 @@ class Node:
         """Never resolves; raises what ended the runner. The process must then end without another word."""
         self.on_lost: Callable[[int, str], None] = lambda shard, why: None
         """Told (shard, why) when a shard of a cluster has ended here without `release`."""
+        self.not_yet: Callable[[], str | None] = lambda: None
+        """Why a node of a cluster is not ready although nothing is wrong with it."""
         self._started_at = clock.now()
         self._draining = False
         self._types = Types(catalog, types, self._types_changed)
@@ -196,7 +198,12 @@ class Node:
             return "stopping"
         if self.failed.done():
             return "the log has failed"
-        return self._dispatch.stuck(self.clock.now())
+        return self.not_yet() or self._dispatch.stuck(self.clock.now())
+
+    async def refresh(self) -> None:
+        """Go by the types and keys that the catalogue has now. Raises what a read of it raises."""
+        await self._types.refresh()
+        await self.keys.refresh()
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:

@@ -26,9 +26,9 @@ import uvicorn
 import uvloop
 from starlette.types import ASGIApp
 
-from timerd import boot, dev, listening
+from timerd import boot, dev, joining, listening
 from timerd.clock import SystemClock
-from timerd.config import Config, ConfigError
+from timerd.config import Config, ConfigError, node_name
 from timerd.deliver import HttpDeliver
 from timerd.engine.address import Targets, parse_network
 from timerd.engine.errors import (
@@ -44,9 +44,8 @@ from timerd.engine.secrecy import scrub
 from timerd.engine.settings import Settings
 from timerd.node import Node
 from timerd.ports import Clock
-from timerd.scaling import SHARDS_DEFAULT
 from timerd.stderr import Stderr, keep_standard_descriptors, say
-from timerd.store import CATALOG, OF_THE_CLUSTER, open_store, servers_of
+from timerd.store import CATALOG, OF_THE_CLUSTER, open_files, servers_of
 from timerd.virtual_clock import VirtualClock
 from timerd_api.app import create_app
 from timerd_api.connection import Connection, Crowd
@@ -169,7 +168,7 @@ def _settings(config: Config) -> tuple[Settings, ApiSettings]:
     listening.check_certificate(config)
     horizon_ms = duration("max-horizon", config.max_horizon)
     settings = Settings(
-        node=config.node,
+        node=node_name(config),
         shards=config.shards,
         shard_capacity=config.shard_capacity,
         max_payload_bytes=config.max_payload,
@@ -261,22 +260,37 @@ async def _serve(
     _raise_descriptor_limit()
     listener = listening.bind(config)
     os.umask(0o077)  # payloads are in the log, secrets in the catalogue: they are nobody else's
+    if config.cluster is not None:
+        return await _serve_member(config, settings, api_settings, deliver, listener)
     clock: Clock
     if virtual:
         clock = dev.open_clock(Path(config.data))
     else:
-        if config.cluster is None:
-            dev.check_real(Path(config.data))
+        dev.check_real(Path(config.data))
         clock = SystemClock()
-    store = await open_store(config, SHARDS_DEFAULT, deliver, clock)
+    store = await open_files(config)
     try:
         listening.check_reach(config, len(await store.catalog.keys()))
-        node = await boot.start(settings, store.log, store.catalog, clock, store.deliver, random.random)
+        node = await boot.start(settings, store.log, store.catalog, clock, deliver, random.random)
         await _put_types(node, config)
         turner = node.turner(clock) if isinstance(clock, VirtualClock) else None
         return await _serve_node(config, node, create_app(node, api_settings, turner), listener)
     finally:
-        await store.close()
+        await store.catalog.close()
+
+
+async def _serve_member(
+    config: Config, settings: Settings, api_settings: ApiSettings, deliver: HttpDeliver, listener: socket.socket
+) -> int:
+    """The same as a node of a cluster."""
+    joined = await joining.join(config, settings, deliver, SystemClock(), listener)
+    try:
+        listening.check_reach(config, len(joined.node.keys.known))
+        await _put_types(joined.node, config)
+        joined.start()
+        return await _serve_node(config, joined.node, create_app(joined.node, api_settings, None), listener, joined)
+    finally:
+        await joined.close()
 
 
 async def _put_types(node: Node, config: Config) -> None:
@@ -294,7 +308,9 @@ async def _put_types(node: Node, config: Config) -> None:
             raise ConfigError(f"type {name} in the configuration file: {stored.detail}")
 
 
-async def _serve_node(config: Config, node: Node, app: ASGIApp, listener: socket.socket) -> int:
+async def _serve_node(
+    config: Config, node: Node, app: ASGIApp, listener: socket.socket, joined: joining.Joined | None = None
+) -> int:
     crowd = Crowd(_connections_max(), lambda: node.clock.now().wall_ms)
     server = _Server(
         uvicorn.Config(
@@ -329,17 +345,19 @@ async def _serve_node(config: Config, node: Node, app: ASGIApp, listener: socket
     await _first(ready, serving, stopping, node.failed)
     if serving.done():
         serving.result()  # raises what kept it from being ready
+    displaced = loop.create_future() if joined is None else loop.create_task(joined.ownership.displaced.wait())
+    if joined is not None:
+        await _first(loop.create_task(joined.until_ready()), stopping, serving, node.failed)
     host = f"[{config.host}]" if ":" in config.host else config.host
     scheme = "https" if config.tls_cert else "http"
     say(f"timerd ready on {scheme}://{host}:{listener.getsockname()[1]}")
-    await _first(stopping, serving, node.failed)
+    await _first(stopping, serving, displaced, node.failed)
     if node.failed.done():
         _die(node)
     log.info("stopping")
     node.drain()
     server.leave.set()
-    await _first(serving, node.failed)
-    ended = loop.create_task(node.stop(round(config.grace * 1000)))
+    ended = loop.create_task(_stop(config, node, serving, joined))
     await _first(ended, node.failed)
     if node.failed.done():
         _die(node)
@@ -347,7 +365,22 @@ async def _serve_node(config: Config, node: Node, app: ASGIApp, listener: socket
     for number in (*numbers, signal.SIGHUP):  # it is over: another one must not make a kill of it
         loop.remove_signal_handler(number)
         signal.signal(number, signal.SIG_IGN)
+    if displaced.done():
+        return _refuse(EXIT_REFUSED, f"another process has joined the cluster as node {node_name(config)}")
     return 0
+
+
+async def _stop(config: Config, node: Node, serving: asyncio.Task[None], joined: joining.Joined | None) -> bool:
+    """Answer what was asked, and let everything else end. In a cluster the shards go at once: others wait for them."""
+    grace_ms = round(config.grace * 1000)
+    clean = True
+    if joined is None:
+        await asyncio.wait([serving])
+    else:
+        leaving = asyncio.get_running_loop().create_task(joined.leave(grace_ms))
+        await asyncio.wait([serving, leaving])
+        clean = leaving.result()
+    return await node.stop(grace_ms) and clean
 
 
 def _reload(server: _Server, config: Config) -> None:

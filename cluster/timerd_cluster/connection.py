@@ -88,6 +88,13 @@ class Connection:
         return str(self._client._server_info["version"])
 
     @property
+    def local_host(self) -> str:
+        """This machine's address, as the server sees it that this is connected to."""
+        writer = getattr(self._client._transport, "_io_writer", None)
+        name = None if writer is None else writer.get_extra_info("sockname")
+        return str(name[0]) if name else "127.0.0.1"
+
+    @property
     def max_payload(self) -> int:
         """What a message may hold, headers and data."""
         return self._client.max_payload

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import ssl
 from pathlib import Path
 
 import pytest
@@ -11,11 +10,6 @@ from tests.cluster.nats_server import NatsServer
 from tests.crash.kill import kill_rounds
 from tests.support.process import Process
 from tests.support.processor import Processor
-from timerd.clock import SystemClock
-from timerd.config import Config, ConfigError
-from timerd.deliver import HttpDeliver
-from timerd.engine.address import Targets
-from timerd.store import open_store
 
 ROUNDS = int(os.environ.get("TIMERD_CLUSTER_ROUNDS", "1"))
 ONE = ("--cluster-replicas", "1", "--cluster-lease", "0.3")
@@ -88,17 +82,15 @@ async def test_a_stop_while_the_server_is_away_ends(server: NatsServer, tmp_path
         assert await timerd.stop(30) == 0, "".join(timerd.stderr + timerd.log)
 
 
-async def test_whoever_loses_its_shards_to_another_process_ends(shared_server: NatsServer, tmp_path: Path) -> None:
-    async with timerd_on(shared_server, tmp_path / "one", "twice") as one:
+async def test_a_second_process_of_one_name_is_refused_and_the_first_goes_on(
+    shared_server: NatsServer, tmp_path: Path
+) -> None:
+    async with timerd_on(shared_server, tmp_path / "one", "twice", "--node", "n1") as one:
         await one.put_type("t", url="http://127.0.0.1:9/")
-        await one.arm([{"id": "a", "type": "t", "delay": 3600}])
-        async with timerd_on(shared_server, tmp_path / "two", "twice") as two:
-            with pytest.raises(Exception, match=r"(?i)disconnected|reset|closed"):
-                await one.arm([{"id": f"b-{n}", "type": "t", "delay": 3600} for n in range(100)])
-            assert await one.wait() == 70
-            assert any("another process has taken shard" in line for line in one.stderr)
-            assert [timer["id"] for timer in await two.list()] == ["a"]
-            await two.arm([{"id": "c", "type": "t", "delay": 3600}])
+        code, said = await _refused(timerd_on(shared_server, tmp_path / "two", "twice", "--node", "n1"))
+        assert code == 5
+        assert f"another process, at {one.url}, is node n1 of this cluster" in said
+        await one.arm([{"id": f"b-{n}", "type": "t", "delay": 3600} for n in range(100)])
 
 
 async def _refused(timerd: Process) -> tuple[int, str]:
@@ -116,7 +108,9 @@ async def test_a_start_that_is_refused_says_why_in_a_line(tmp_path: Path) -> Non
     assert "hidden" not in said + "".join(closed.log)
 
 
-async def test_a_prefix_that_the_servers_would_not_take() -> None:
-    config = Config(cluster="nats://127.0.0.1:9", cluster_prefix="no.dots")
-    with pytest.raises(ConfigError, match="--cluster-prefix must be"):
-        await open_store(config, 8, HttpDeliver(Targets(), ssl.create_default_context()), SystemClock())
+async def test_a_prefix_that_the_servers_would_not_take(tmp_path: Path) -> None:
+    code, said = await _refused(
+        Process(tmp_path / "data", "--cluster", "nats://127.0.0.1:9", "--cluster-prefix", "a.b")
+    )
+    assert code == 2
+    assert "--cluster-prefix must be" in said

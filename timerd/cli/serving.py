@@ -25,9 +25,12 @@ def serve_command(
     ] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on.  [default: 127.0.0.1]")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on, 0 for any.  [default: 8470]")] = None,
-    node: Annotated[str | None, typer.Option(help="This node's name.  [default: timerd]")] = None,
+    node: Annotated[
+        str | None, typer.Option(help="This node's name.  [default: timerd; in a cluster the host's]")
+    ] = None,
     shards: Annotated[
-        int | None, typer.Option(help="Shards of a new data directory; scaling changes them.  [default: 8]")
+        int | None,
+        typer.Option(help="Shards of a new data directory, or cluster; scaling changes them.  [default: 8; 24]"),
     ] = None,
     shard_capacity: Annotated[
         int | None, typer.Option(help="Timers of a shard; beyond 80 % there will be more shards.  [default: 100000]")
@@ -54,6 +57,10 @@ def serve_command(
     ] = None,
     cluster_lease: Annotated[
         float | None, typer.Option(help="Seconds that a shard of a node that died waits.  [default: 5]")
+    ] = None,
+    cluster_address: Annotated[
+        str | None,
+        typer.Option(help="URL at which the other nodes reach this one.  [default: made of --host and --port]"),
     ] = None,
     max_body: Annotated[int | None, typer.Option(help="Largest request body in bytes.  [default: 16 MiB]")] = None,
     max_payload: Annotated[int | None, typer.Option(help="Largest payload in bytes.  [default: 64 KiB]")] = None,
