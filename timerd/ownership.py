@@ -26,7 +26,7 @@ PAUSE_MS: Final = 200  # before a second try, and twice as long each time
 PAUSE_MAX_MS: Final = 5_000
 DAMAGED_PAUSE_MS: Final = 30_000  # a damaged log is read whole at each try
 RENEW_S: Final = 0.5  # while open deliveries of a shard end, its lease must not
-PUBLISH_TRIES: Final = 5
+PUBLISH_S: Final = 2.0  # who stops waits no longer for servers that may be away
 
 log = structlog.get_logger()
 
@@ -167,7 +167,8 @@ class Ownership:
             take.cancel()
         if not self.displaced.is_set():
             try:
-                await self._publish_without_me()
+                async with asyncio.timeout(PUBLISH_S):
+                    await self._publish_without_me()
             except Exception as error:  # then they have to notice
                 log.warning("plan_not_published", reason=str(error) or type(error).__name__)
         await self._ensemble.leave()
@@ -181,7 +182,7 @@ class Ownership:
 
     async def _publish_without_me(self) -> None:
         me = self._ensemble.me.seat
-        for _ in range(PUBLISH_TRIES):
+        while True:
             plan = self._ensemble.plan()
             if plan is None or not plan.shards_of(me):
                 return

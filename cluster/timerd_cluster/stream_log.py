@@ -165,7 +165,7 @@ class StreamLog:
 
     async def _read(self, stream: ShardStream, segments: dict[int, Segment]) -> AsyncIterator[Frame]:
         """What is new in a stream, up to its present end."""
-        before, shard = stream.sequence, stream.shard
+        first, shard = not stream.lease.has_read, stream.shard
         async for turn in stream.read():
             segment = segments.setdefault(turn.head.segment, Segment(turn.head.segment))
             segment.bytes += turn.bytes
@@ -178,7 +178,7 @@ class StreamLog:
             yield Frame(shard, turn.head.lsn, records)
         if self._released.get(shard, 0) == stream.sequence:  # nothing follows it; one without a message had no owner
             stream.lease.released()
-        elif stream.sequence != before and (wait_ms := stream.lease.wait_ms()):
+        elif first and (wait_ms := stream.lease.wait_ms()):
             logger.info("shard_waits", shard=shard, ms=wait_ms)
 
     async def check_bodies(self, places: Sequence[BodyRef]) -> None:
