@@ -18,12 +18,13 @@ from timerd.engine.errors import IncompleteDirectory
 from timerd.engine.ring import RingTable, build_table
 from timerd.engine.settings import Settings
 from timerd.node import Node
-from timerd.ownership import Ownership
+from timerd.ownership import SETTLE_MS, Ownership
 from timerd.ports import Clock, Deliver, Member
 from timerd.store import servers_of
-from timerd_cluster.connection import Connection
+from timerd_cluster.connection import Connection, NoAnswer
 from timerd_cluster.ensemble import KvEnsemble
 from timerd_cluster.kv_catalog import KvCatalog
+from timerd_cluster.lease import LEASE_MS
 from timerd_cluster.logs import SEGMENT_BYTES, Logs
 from timerd_cluster.names import Names, names
 from timerd_cluster.roster import DEAD_MS
@@ -33,6 +34,9 @@ SHARDS_DEFAULT: Final = 24  # a small multiple of the nodes: so many streams the
 DEAD_MIN_MS: Final = 1_000
 READY_S: Final = 15.0  # beyond two leases: so long the ready line waits for shards whose owners hold on to them
 REREAD_S: Final = 1.0
+PATIENCE_MS: Final = 30_000  # servers that have just started are silent while they choose who leads
+MAKE_MS: Final = 15_000  # to make all streams, before the next in line tries
+LOOK_S: Final = 0.2
 
 log = structlog.get_logger()
 
@@ -90,72 +94,114 @@ class Joined:
 
 
 async def join(config: Config, settings: Settings, deliver: Deliver, clock: Clock, listener: socket.socket) -> Joined:
-    """Connect, and be a member; the first of all makes the streams.
+    """Connect, and be a member; the first of all makes the streams. Servers that have just started are waited for.
 
     Raises ConfigError, WrongShards, WrongClock, IncompleteDirectory, CorruptLog; store.OF_THE_CLUSTER.
     """
     prefix = names(config.cluster_prefix)
     if prefix is None:
         raise ConfigError("--cluster-prefix must be 1 to 32 letters, digits, _ or -")
-    name = node_name(config)
-    connection = await Connection.connect(servers_of(config), f"timerd {name}")
-    ensemble: KvEnsemble | None = None
+    connection = await Connection.connect(servers_of(config), f"timerd {node_name(config)}")
+    me = Member(node_name(config), _address(config, listener, connection), secrets.token_hex(6))
+    coming = _Coming(config, settings, deliver, clock, connection, prefix, me)
+    until_ms = clock.now().boot_ms + PATIENCE_MS
     try:
-        lease_ms = round(config.cluster_lease * 1000)
-        catalog = await KvCatalog.open(connection, prefix, config.cluster_replicas)
-        table = await _table(config, connection, prefix, catalog, lease_ms, clock)
-        logs = await _logs(config, connection, prefix, table, lease_ms, clock, new=False)
-        me = Member(name, _address(config, listener, connection), secrets.token_hex(6))
-        dead_ms = min(DEAD_MS, max(DEAD_MIN_MS, lease_ms * DEAD_MS // 5_000))
-        ensemble = await KvEnsemble.join(connection, prefix, config.cluster_replicas, me, clock, dead_ms)
-        log.info("joined", node=name, address=me.url, shards=len(table.shard_ids))
-        node = await boot.join(settings, table, catalog, clock, deliver, random.random)
+        while True:
+            try:
+                return await coming.join()
+            except NoAnswer as error:
+                if clock.now().boot_ms > until_ms:
+                    raise
+                log.warning("not_joined_yet", reason=str(error))
+                await asyncio.sleep(1)
     except BaseException:
-        if ensemble is not None:
-            await ensemble.leave()
+        if coming.ensemble is not None:
+            await coming.ensemble.leave()
         await connection.close()
         raise
-    ownership = Ownership(ensemble, node, logs.log, table.shard_ids, clock, round(config.grace * 1000))
-    return Joined(node, ownership, ensemble, connection, READY_S + 2 * config.cluster_lease)
 
 
-async def _table(
-    config: Config, connection: Connection, prefix: Names, catalog: KvCatalog, lease_ms: int, clock: Clock
-) -> RingTable:
-    """The ring table of the cluster. The first is put when its streams are there, else they would be missed."""
-    stored = await catalog.ring()
-    if stored is None:
-        table = build_table(range(config.shards or SHARDS_DEFAULT))
-        has_logs = await (await Servers.check(connection)).written(prefix)
-        if has_logs and config.shards is None and (stored := await catalog.ring()) is None:
-            raise IncompleteDirectory(
-                f"there are logs and no catalogue (the bucket {prefix.prefix}-catalog), which holds the types. Put it "
-                "back; or, if it is lost, start once with --shards N, as many as there were, and put the types again"
+class _Coming:
+    """A node on its way into the cluster; a step that failed is taken again."""
+
+    def __init__(
+        self,
+        config: Config,
+        settings: Settings,
+        deliver: Deliver,
+        clock: Clock,
+        connection: Connection,
+        prefix: Names,
+        me: Member,
+    ) -> None:
+        self.ensemble: KvEnsemble | None = None
+        self._config = config
+        self._settings = settings
+        self._deliver = deliver
+        self._clock = clock
+        self._connection = connection
+        self._prefix = prefix
+        self._me = me
+        self._lease_ms = round(config.cluster_lease * 1000)
+
+    async def join(self) -> Joined:
+        config, connection, clock = self._config, self._connection, self._clock
+        catalog = await KvCatalog.open(connection, self._prefix, config.cluster_replicas)
+        if self.ensemble is None:
+            dead_ms = min(DEAD_MS, max(DEAD_MIN_MS, self._lease_ms * DEAD_MS // LEASE_MS))
+            self.ensemble = await KvEnsemble.join(
+                connection, self._prefix, config.cluster_replicas, self._me, clock, dead_ms
             )
+        table = await self._table(catalog, self.ensemble)
+        logs = await self._logs(table, new=False)
+        node = await boot.join(self._settings, table, catalog, clock, self._deliver, random.random)
+        log.info("joined", node=self._me.name, address=self._me.url, shards=len(table.shard_ids))
+        ownership = Ownership(self.ensemble, node, logs.log, table.shard_ids, clock, round(config.grace * 1000))
+        return Joined(node, ownership, self.ensemble, connection, READY_S + 2 * config.cluster_lease)
+
+    async def _table(self, catalog: KvCatalog, ensemble: KvEnsemble) -> RingTable:
+        """The ring table of the cluster. The first is put when its streams are there, else they would be missed."""
+        stored = await catalog.ring()
         if stored is None:
-            await _logs(config, connection, prefix, table, lease_ms, clock, new=True)
-            stored = await catalog.begin_ring(table)
-    count = len(stored.shard_ids)
-    if config.shards not in (None, count):
-        raise boot.WrongShards(
-            f"the cluster has {count} shards and {config.shards} are asked for; their number is fixed"
+            await asyncio.sleep(SETTLE_MS / 1000)  # several that start at once know each other by then
+        began_ms = self._clock.now().boot_ms
+        while stored is None:
+            rank = ensemble.members().index(self._me) if self._me in ensemble.members() else 1
+            if self._clock.now().boot_ms - began_ms >= rank * MAKE_MS:  # one of them makes the streams
+                stored = await self._first_table(catalog)
+            else:
+                await asyncio.sleep(LOOK_S)
+                stored = await catalog.ring()
+        count = len(stored.shard_ids)
+        if self._config.shards not in (None, count):
+            raise boot.WrongShards(f"the cluster has {count} shards, for good, and {self._config.shards} are asked for")
+        return stored
+
+    async def _first_table(self, catalog: KvCatalog) -> RingTable:
+        table = build_table(range(self._config.shards or SHARDS_DEFAULT))
+        written = await (await Servers.check(self._connection)).written(self._prefix)
+        if written and self._config.shards is None:
+            if (stored := await catalog.ring()) is not None:  # another node was quicker
+                return stored
+            raise IncompleteDirectory(
+                f"there are logs and no catalogue (the bucket {self._prefix.prefix}-catalog), which holds the types. "
+                "Put it back; or, if it is lost, start once with --shards N, as many as there were, and put the types "
+                "again"
+            )
+        await self._logs(table, new=True)
+        return await catalog.begin_ring(table)
+
+    async def _logs(self, table: RingTable, *, new: bool) -> Logs:
+        return await Logs.open(
+            self._connection,
+            self._prefix,
+            table.shard_ids,
+            self._config.cluster_replicas,
+            self._config.segment_bytes or SEGMENT_BYTES,
+            new=new,
+            lease_ms=self._lease_ms,
+            boot_ms=lambda: self._clock.now().boot_ms,
         )
-    return stored
-
-
-async def _logs(
-    config: Config, connection: Connection, prefix: Names, table: RingTable, lease_ms: int, clock: Clock, *, new: bool
-) -> Logs:
-    return await Logs.open(
-        connection,
-        prefix,
-        table.shard_ids,
-        config.cluster_replicas,
-        config.segment_bytes or SEGMENT_BYTES,
-        new=new,
-        lease_ms=lease_ms,
-        boot_ms=lambda: clock.now().boot_ms,
-    )
 
 
 def _address(config: Config, listener: socket.socket, connection: Connection) -> str:

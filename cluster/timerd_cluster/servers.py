@@ -155,8 +155,9 @@ class Servers:
 
     async def written(self, names: Names) -> bool:
         """Whether any shard's log holds anything, whoever knows of it. Raises NoAnswer, ApiError."""
-        found = await self._connection.api("STREAM.LIST", {"subject": f"{names.prefix}.log.*"})
-        return any(stream["state"]["last_seq"] for stream in found.get("streams") or ())
+        answer = await self._connection.api("STREAM.NAMES", {"subject": f"{names.prefix}.log.*"})
+        infos = await several([self._info(name) for name in answer.get("streams") or ()])
+        return any(info is not None and info["state"]["last_seq"] for info in infos)
 
     async def bucket(self, names: Names, name: str, replicas: int) -> None:
         """Make a key-value bucket, or find that it is as it should be. Raises ClusterRefused."""
@@ -283,8 +284,12 @@ def differing(
 async def several(jobs: Sequence[Coroutine[Any, Any, Answer]]) -> list[Answer]:
     """The answers of all, a few at once."""
     found: list[Answer] = []
-    for at in range(0, len(jobs), AT_ONCE):
-        found += await asyncio.gather(*jobs[at : at + AT_ONCE])
+    try:
+        for at in range(0, len(jobs), AT_ONCE):
+            found += await asyncio.gather(*jobs[at : at + AT_ONCE])
+    finally:
+        for job in jobs[len(found) + AT_ONCE :]:
+            job.close()  # after an error nobody waits for it
     return found
 
 
