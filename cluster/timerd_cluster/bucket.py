@@ -40,14 +40,14 @@ class Bucket:
             return Entry(0, None)
         return Entry(stored.sequence, None if OPERATION in stored.headers else stored.data)
 
-    async def put(self, key: str, data: bytes | None, revision: int) -> int | None:
+    async def put(self, key: str, data: bytes | None, revision: int, answer_s: float | None = None) -> int | None:
         """Put it in place of that revision (None: delete it); its own, or None if another one is there now.
 
         Raises NoAnswer, after which only a read tells, and ApiError.
         """
         headers = {EXPECTED: str(revision)} | ({OPERATION: "DEL"} if data is None else {})
         try:
-            return await self._connection.publish(self.prefix + key, data or b"", headers)
+            return await self._connection.publish(self.prefix + key, data or b"", headers, answer_s)
         except ApiError as error:
             if error.code in WRONG_SEQUENCE:
                 return None

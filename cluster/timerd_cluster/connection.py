@@ -99,9 +99,9 @@ class Connection:
         """What a message may hold, headers and data."""
         return self._client.max_payload
 
-    async def publish(self, subject: str, data: bytes, headers: dict[str, str]) -> int:
+    async def publish(self, subject: str, data: bytes, headers: dict[str, str], answer_s: float | None = None) -> int:
         """Put a message into the stream of its subject; its sequence. Raises ApiError, NoAnswer."""
-        return int(_checked(await self._request(subject, data, headers))["seq"])
+        return int(_checked(await self._request(subject, data, headers, answer_s))["seq"])
 
     async def api(
         self, verb: str, body: Mapping[str, Any] | None = None, answer_s: float | None = None

@@ -7,7 +7,7 @@ what it may still do ends with its leases.
 
 One put and two reads a beat and member. Beside them a plain subscription to the bucket's own subjects: whoever puts
 something is heard at once by those who are connected. It is a nudge to read sooner and may be lost; the beat is what
-counts. While the servers don't answer nothing is heard of anybody, and nobody is given up.
+counts. While the bucket can't be read, or takes no beat of ours, nothing is heard of anybody, and nobody is given up.
 """
 
 import asyncio
@@ -32,6 +32,7 @@ from timerd_cluster.servers import Servers
 BUCKET: Final = "members"
 PLAN: Final = "plan.table"  # a node's key has no dot
 HEARD_BEATS: Final = 2.5  # so long a process of our name that lives can't be silent
+STORED_BEATS: Final = 2.5
 LOOK_S: Final = 0.1
 AGAIN_S: Final = 0.1  # after a nudge: what it told of may not have been stored when we looked
 LEAVE_S: Final = 2.0
@@ -58,6 +59,7 @@ class KvEnsemble:
         self._beat_s = BEAT_MS / 1000 * dead_ms / DEAD_MS
         self._key = key_of(me.name)
         self._revision = 0  # of our key
+        self._stored_ms = 0  # when our last beat was known to be
         self._plan: Plan | None = None
         self._plan_revision = 0
         self._catalogue_sequence: int | None = None
@@ -160,7 +162,7 @@ class KvEnsemble:
                 entry = await self._silent(entry)
             revision = await self._bucket.put(self._key, msgspec.json.encode(self.me), entry.revision)
             if revision is not None:
-                self._revision = revision
+                self._revision, self._stored_ms = revision, self._now_ms()
                 return
             entry = await self._bucket.read(self._key)
 
@@ -183,17 +185,19 @@ class KvEnsemble:
 
     async def _put_beat(self) -> None:
         """Be heard. A key that is not as we left it is looked into."""
-        revision = await self._bucket.put(self._key, msgspec.json.encode(self.me), self._revision)
+        data = msgspec.json.encode(self.me)
+        revision = await self._bucket.put(self._key, data, self._revision, self._beat_s)
         if revision is None:
             entry = await self._bucket.read(self._key)
             if entry.data is None or self._is_ours(entry):  # an answer was lost, or somebody tidied up
                 self._revision = entry.revision
-                revision = await self._bucket.put(self._key, msgspec.json.encode(self.me), entry.revision)
+                revision = await self._bucket.put(self._key, data, entry.revision, self._beat_s)
             else:
                 self.displaced = True
                 log.error("node_displaced", node=self.me.name, by=_member_decoder.decode(entry.data).url)
                 self.on_change()
-        self._revision = revision or self._revision
+        if revision is not None:
+            self._revision, self._stored_ms = revision, self._now_ms()
 
     def _is_ours(self, entry: Entry) -> bool:
         return entry.data is not None and _member_decoder.decode(entry.data).life == self.me.life
@@ -234,7 +238,8 @@ class KvEnsemble:
         """Hear all. What a replica says may be old; then it is news a moment later."""
         found = [each async for each in self._connection.last_messages(self._bucket.stream, f"{self._bucket.prefix}>")]
         now_ms = self._now_ms()
-        self._roster.listened(now_ms)
+        if now_ms - self._stored_ms < STORED_BEATS * self._beat_s * 1000:
+            self._roster.listened(now_ms)  # a bucket that takes no beat of ours takes nobody's, though it can be read
         for stored in found:
             key = stored.subject.removeprefix(self._bucket.prefix)
             data = None if OPERATION in stored.headers else stored.data

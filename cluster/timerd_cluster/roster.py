@@ -43,7 +43,8 @@ class Roster:
         silent_ms = now_ms - self._listened_ms
         if silent_ms > self._dead_ms // DEAF_PART:
             for news in self._known.values():
-                news.at_ms = now_ms
+                if self._listened_ms - news.at_ms < self._dead_ms:
+                    news.at_ms = now_ms
         self._listened_ms = now_ms
 
     def heard(self, now_ms: int, name: str, member: Member | None, revision: int) -> None:

@@ -17,6 +17,7 @@ from timerd.engine.errors import ClusterRefused
 from timerd.engine.plan import Plan, next_plan
 from timerd.ports import Member
 from timerd_cluster.bucket import Bucket
+from timerd_cluster.connection import NoAnswer
 from timerd_cluster.ensemble import BUCKET, PLAN, KvEnsemble
 from timerd_cluster.kv_catalog import KvCatalog
 from timerd_cluster.roster import DEAD_MS, Roster
@@ -60,6 +61,8 @@ def test_nobody_is_given_up_for_a_silence_in_which_nothing_could_be_heard() -> N
     roster.heard(101 * DEAD_MS - 1, "a", A, 3)
     listen(roster, 101 * DEAD_MS - 1, 101 * DEAD_MS)
     assert roster.there() == [A]
+    roster.listened(200 * DEAD_MS)
+    assert roster.there() == [A], "nor does it bring anybody back"
 
 
 def test_one_that_leaves_is_gone_at_once_and_one_that_comes_back_is_another() -> None:
@@ -173,6 +176,28 @@ async def test_one_that_falls_silent_is_given_up_and_comes_back(shared_server: N
     await near.close()
     await far.close()
     await proxy.stop()
+
+
+async def test_a_bucket_that_can_be_read_and_takes_nothing_makes_nobody_dead(
+    opener: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[list[Member]] = []
+    both = [await join(opener, A), await join(opener, B)]
+    await until(lambda: [each.members() for each in both] == [[A, B]] * 2)
+    for each in both:
+        each.on_change = lambda each=each: told.append(each.members())  # type: ignore[misc]
+
+    async def refuse(*_: object) -> int | None:
+        raise NoAnswer("it has no leader")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Bucket, "put", refuse)
+        await asyncio.sleep(3 * SHORT_MS / 1000)
+    began = now_ms()
+    await until(lambda: now_ms() - began > 2 * SHORT_MS)
+    assert told == []
+    for each in both:
+        await each.leave()
 
 
 async def test_what_a_dead_one_has_left_is_given_up_by_who_comes_later(opener: Opener) -> None:
