@@ -350,7 +350,8 @@ async def _serve_node(
         await _first(loop.create_task(joined.until_ready()), stopping, serving, node.failed)
     host = f"[{config.host}]" if ":" in config.host else config.host
     scheme = "https" if config.tls_cert else "http"
-    say(f"timerd ready on {scheme}://{host}:{listener.getsockname()[1]}")
+    if not stopping.done():
+        say(f"timerd ready on {scheme}://{host}:{listener.getsockname()[1]}")
     await _first(stopping, serving, displaced, node.failed)
     if node.failed.done():
         _die(node)

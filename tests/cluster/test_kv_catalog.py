@@ -13,7 +13,8 @@ from tests.storage.test_catalog import FULL
 from timerd.engine.ring import build_table
 from timerd.engine.timer import TimerType
 from timerd.ports import ApiKey
-from timerd_cluster.kv_catalog import KvCatalog, key_of
+from timerd_cluster.bucket import Bucket
+from timerd_cluster.kv_catalog import BUCKET, KvCatalog, key_of
 
 KEY = ApiKey("abcdefgh", "ops", ("read", "arm"), b"\x01" * 32, 1, None, 2.5)
 
@@ -49,6 +50,17 @@ async def test_the_ring_is_one_value(opener: Opener) -> None:
         table = build_table(range(8), version)
         await catalog.put_ring(table)
         assert await catalog.ring() == table
+
+
+async def test_the_first_ring_is_one_nodes_and_the_others_read_it(opener: Opener) -> None:
+    catalogs = [await KvCatalog.open(await opener.connect(), opener.names, 1) for _ in range(3)]
+    tables = [build_table(range(count)) for count in (4, 5, 6)]
+    stood = await asyncio.gather(*(each.begin_ring(table) for each, table in zip(catalogs, tables, strict=True)))
+    assert stood[0] in tables
+    assert stood == [stood[0]] * 3
+    bucket = Bucket(await opener.connect(), opener.names, BUCKET)
+    await bucket.put("ring.table", None, (await bucket.read("ring.table")).revision)
+    assert await catalogs[0].begin_ring(tables[1]) == tables[1], "behind a deletion, too"
 
 
 async def test_names_that_no_bucket_takes_are_told_apart(opener: Opener) -> None:
