@@ -132,12 +132,19 @@ class FakeNode:
         self.alive = True
         self.delivers_s = 0.0
         self.logs: list[FakeLog] = []
-        self.dirty: list[int] = []
+        self.taking: set[int] = set()
         self._servers = servers
 
     async def take(self, shard: int, log: Log) -> bool:
         if shard in self._servers.damaged:
             raise CorruptLog("stream", 1, "a test says so")
+        self.taking.add(shard)
+        try:
+            return await self._take(shard)
+        finally:
+            self.taking.discard(shard)
+
+    async def _take(self, shard: int) -> bool:
         while (owner := self._servers.owners.get(shard)) is not None and owner.alive:
             await asyncio.sleep(0.1)
         if owner is not None:
@@ -361,11 +368,15 @@ def test_a_take_is_given_up_when_the_plan_gives_the_shard_to_another() -> None:
         servers.owners = dict.fromkeys(range(SHARDS), stranger)  # somebody holds on to everything
         await asyncio.sleep(2)
         assert held(a, b) == [[], []]
+        c = One(servers, "c")
+        await asyncio.sleep(2)
+        assert [len(each.node.taking) for each in (a, b, c)] == [2, 2, 2]
+        assert len(a.node.taking | b.node.taking | c.node.taking) == SHARDS
         await a.ownership.stop(1_000)
-        assert a.node.held == {}
+        assert a.node.taking == set()
         stranger.alive = False
         await asyncio.sleep(LEASE_S + 1)
-        assert held(b) == [list(range(SHARDS))]
+        assert [len(each) for each in held(b, c)] == [3, 3]
 
     run(test)
 
