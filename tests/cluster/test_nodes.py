@@ -5,6 +5,7 @@ import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 
+import pytest
 import pytest_asyncio
 
 from tests.cluster.nats_server import NatsServer
@@ -14,6 +15,8 @@ from tests.support.processor import Processor
 from timerd.engine.ring import build_table, slot_of
 from timerd_cluster.connection import Connection
 from timerd_cluster.names import Names
+
+pytestmark = pytest.mark.slow
 
 SHARDS = 6
 LEASE_S = 1.0
