@@ -2,11 +2,14 @@
 
 A type that is to go, or to become another kind, stays to be seen until it does. That no timer of it lives is asked
 twice: openly, which refuses what can't be done and disturbs nobody, and again while arms of it are held off.
+
+Where the catalogue is shared with other nodes, what it holds is read again before each change of it (`refresh`), and
+arms are held off at all of them (`elsewhere`).
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from types import MappingProxyType
 from typing import Final
 
@@ -36,11 +39,15 @@ class Types:
         self._catalog = catalog
         self._changed = changed
         self._all = {type.name: type for type in types}
-        self._going: set[str] = set()  # of which none may be armed for the moment
+        self._going: dict[str, int] = {}  # of which none may be armed for the moment, and by how many who see to that
         self._lock = asyncio.Lock()
         self.known: Mapping[str, TimerType] = MappingProxyType(dict(self._all))
         """All of them; replaced whole at each change."""
         self._published = 0
+        self.shared = False
+        """Others change the catalogue too."""
+        self.elsewhere: Callable[[str], AbstractAsyncContextManager[object]] = lambda name: nullcontext()
+        """Holds off arms of a type at other nodes while it is entered."""
 
     async def refresh(self) -> bool:
         """Read all of them again; whether there was news. Waits for nobody's change. Raises what the catalogue does."""
@@ -52,12 +59,17 @@ class Types:
         self._publish()
         return True
 
+    async def _catch_up(self) -> None:
+        if self.shared:
+            await self.refresh()
+
     async def put(
         self, type: TimerType, keep_secrets: bool, live: Callable[[], Awaitable[int]]
     ) -> tuple[TimerType, bool] | Refused:
         """Put a type. `keep_secrets`: those that stand stay. Its kind can't change while `live` timers of it are left:
         what they carry is of the kind they were armed for."""
         async with self._lock:
+            await self._catch_up()
             old = self._all.get(type.name)
             if old is not None and old.kind != type.kind:
                 return await self._change_kind(old, type, keep_secrets, live)
@@ -74,14 +86,16 @@ class Types:
             new = msgspec.structs.replace(new, signing_secrets=old.signing_secrets)
         if count := await live():
             return in_use(old, count)
-        with self._closed(old.name):
-            if count := await live():
-                return in_use(old, count)
-            return await self._store(new) or (new, False)
+        with self.closed(old.name):
+            async with self.elsewhere(old.name):
+                if count := await live():
+                    return in_use(old, count)
+                return await self._store(new) or (new, False)
 
     async def set_state(self, name: str, state: str) -> TimerType | Refused:
         """active | paused"""
         async with self._lock:
+            await self._catch_up()
             old = self._all.get(name)
             if old is None:
                 return not_found(name)
@@ -99,21 +113,23 @@ class Types:
     async def delete(self, name: str, live: Callable[[], Awaitable[int]]) -> Refused | None:
         """Delete a type unless `live` timers of it are left."""
         async with self._lock:
+            await self._catch_up()
             type = self._all.get(name)
             if type is None:
                 return not_found(name)
             if count := await live():
                 return in_use(type, count)
-            with self._closed(name):
-                if count := await live():
-                    return in_use(type, count)
-                try:
-                    await self._catalog.delete_type(name)
-                except CatalogFull:
-                    return FULL
-                del self._all[name]
-                self._publish()
-                return None
+            with self.closed(name):
+                async with self.elsewhere(name):
+                    if count := await live():
+                        return in_use(type, count)
+                    try:
+                        await self._catalog.delete_type(name)
+                    except CatalogFull:
+                        return FULL
+                    del self._all[name]
+                    self._publish()
+                    return None
 
     def refuse(self, timers: Sequence[Timer], seen: Mapping[str, TimerType]) -> Refused | None:
         """Why timers that were checked against `seen`, which was `known`, are not to be armed at this moment."""
@@ -125,14 +141,16 @@ class Types:
         return None
 
     @contextmanager
-    def _closed(self, name: str) -> Iterator[None]:
+    def closed(self, name: str) -> Iterator[None]:
         """Let nothing of this type be armed, so that a count of its timers stays true. For a moment, and only when none
         has been found: who arms must come back, and the type may stay."""
-        self._going.add(name)
+        self._going[name] = self._going.get(name, 0) + 1
         try:
             yield
         finally:
-            self._going.discard(name)
+            self._going[name] -= 1
+            if not self._going[name]:
+                del self._going[name]
 
     async def _store(self, type: TimerType) -> Refused | None:
         try:

@@ -64,10 +64,16 @@ class ArmPart:
 ARM_BYTES = 48  # what a timer takes in a frame beside its id, type and payload
 
 
-def split_arm(table: RingTable, timers: Sequence[Timer], conditions: Sequence[Condition] | None) -> list[ArmPart]:
-    """The parts of an arm, by shard."""
+def split_arm(
+    table: RingTable,
+    timers: Sequence[Timer],
+    conditions: Sequence[Condition] | None,
+    slots: Sequence[int] | None = None,
+) -> list[ArmPart]:
+    """The parts of an arm, by shard. `slots`: of the timers' ids, if they are known already."""
     owners = table.shards
-    slots = slots_of([timer.id for timer in timers])
+    if slots is None:
+        slots = slots_of([timer.id for timer in timers])
     by_shard: dict[int, list[int]] = {}
     for index, slot in enumerate(slots):
         indexes = by_shard.get(owners[slot])

@@ -10,7 +10,7 @@ import asyncio
 import base64
 import hashlib
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
@@ -53,6 +53,8 @@ class Keys:
         self._lock = asyncio.Lock()
         self.known: Mapping[str, ApiKey] = MappingProxyType({key.id: key for key in keys})
         """By id; replaced whole at each change."""
+        self.patience_s: float | None = None
+        """How long a change may wait for the catalogue; None: for ever."""
 
     async def refresh(self) -> None:
         """Read all keys again, where others change them too. Raises what the catalogue does."""
@@ -79,10 +81,8 @@ class Keys:
             text = f"{PREFIX}{id}_{_text(self._random_bytes(_SECRET_BYTES))}"
             digest = digest_of(text.encode())
             key = ApiKey(id, name, scopes, digest, self._clock.now().wall_ms, key_expires_at, max_per_second)
-            try:
-                await self._catalog.put_key(key)
-            except CatalogFull:
-                return FULL
+            if refused := await self._change(self._catalog.put_key(key)):
+                return refused
             self.known = MappingProxyType({**self.known, id: key})
             return key, text
 
@@ -93,12 +93,20 @@ class Keys:
                 return refused
             if (key := self.known.get(id)) is None:
                 return Refused("key-not-found", "there is no key of this id; an id is the 8 characters behind td_")
-            try:
-                await self._catalog.delete_key(id)
-            except CatalogFull:
-                return FULL
+            if refused := await self._change(self._catalog.delete_key(id)):
+                return refused
             self.known = MappingProxyType({other: kept for other, kept in self.known.items() if other != id})
             return key
+
+    async def _change(self, change: Awaitable[None]) -> Refused | None:
+        try:
+            async with asyncio.timeout(self.patience_s):
+                await change
+        except CatalogFull:
+            return FULL
+        except TimeoutError:
+            return Refused("shard-unavailable", "the catalogue does not answer; what became of it is not known")
+        return None
 
     def _new_id(self) -> str:
         while (id := base64.b32encode(self._random_bytes(_ID_BYTES)).decode().lower()) in self.known:

@@ -95,7 +95,7 @@ class Node:
         """Why a node of a cluster is not ready although nothing is wrong with it."""
         self._started_at = clock.now()
         self._draining = False
-        self._types = Types(catalog, types, self._types_changed)
+        self.catalogue = self._types = Types(catalog, types, self._types_changed)
         self._runners = runners = Runners(clock, table)
         self._dispatch = Dispatch(runners, deliver, clock, table, settings, random, self._pause, self._fail)
         runners.on_failed = self._fail
@@ -225,10 +225,11 @@ class Node:
         conditions: list[Condition] | None,
         want_results: bool,
         expires_at: int | None,
+        slots: Sequence[int] | None = None,
     ) -> ArmDone | Refused:
         """Arm checked timers (generation 0), all or none of them; conflicts are results, not refusals."""
         known = self._types.known  # what they were checked against: nothing has been awaited since
-        parts = split_arm(self.scaling.table, timers, conditions)
+        parts = split_arm(self.scaling.table, timers, conditions, slots)
         size = sum(part.bytes for part in parts)
         large = large_payloads(parts) if size > INLINE_PAYLOAD_BYTES else []
         apart = {shard: sum(len(payload) for _, payload in bodies) for shard, bodies in large}
@@ -432,12 +433,14 @@ class Node:
         """Of the shards that are here, and still are when they answer."""
         return [tally for tally in await self._ask_all(lambda token: Tally(token)) if tally is not GONE]
 
-    async def _ask_all(self, message: Callable[[Any], Message]) -> list[Any]:
-        shards = list(self._runners.shards)
+    async def _ask_all(self, message: Callable[[Any], Message], some: Sequence[int] | None = None) -> Any:
+        shards = tuple(self._runners.shards) if some is None else some
         gathering = Gathering(len(shards))
         for index, shard in enumerate(shards):
             self._runners.send(shard, message(gathering.token(index)))
         return await gathering.future
+
+    ask_all, live, with_bodies = _ask_all, _live, _with_bodies  # for `parts`, which answers other nodes
 
     # Last, since its name hides the builtin in annotations behind it.
     async def list(self, filter: Filter, page_size: int, page_token: str | None) -> tuple[Views, str | None] | Refused:

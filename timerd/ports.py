@@ -312,3 +312,21 @@ class Deliver(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+class NoReply(NamedTuple):
+    """In place of a peer's answer."""
+
+    sent: bool
+    """Some of the question may have arrived; else none of it has, or the peer has refused to read it."""
+    reason: str
+
+
+class Peers(Protocol):
+    """The other nodes of a cluster, to be asked. Questions and answers are bytes; what they say is `questions`'."""
+
+    async def ask(self, member: Member, question: bytes, timeout_s: float) -> bytes | NoReply:
+        """Never raises for what the peer does."""
+        ...
+
+    async def close(self) -> None: ...

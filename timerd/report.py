@@ -149,3 +149,26 @@ class NodeTally(msgspec.Struct, frozen=True):
     """Of payloads that were put apart from their timers."""
     bodies_copied_bytes: int = 0
     """Of these, written once more since, so that the segment they lay in could be dropped."""
+
+
+class NodeReport(msgspec.Struct, frozen=True):
+    """One node of the cluster as `/v1/nodes` shows it."""
+
+    id: str
+    address: str
+    """Where it is reached; empty: where this answer came from."""
+    shards: list[int]
+    """Those that it is to serve."""
+    seen_at: int | None
+    """Unix ms at which it was last heard of."""
+
+
+class RingReport(msgspec.Struct, frozen=True):
+    """Where ids live, as `/v1/ring` shows it."""
+
+    version: int
+    """Of the table."""
+    slots: tuple[int, ...]
+    """The shard of each slot."""
+    owners: dict[int, tuple[str, str]]
+    """(id, address) of the node that serves a shard; of a shard that nobody serves there is none."""

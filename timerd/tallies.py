@@ -87,13 +87,28 @@ def _untroubled(told: Delivered) -> Delivered:
     )
 
 
-def status_report(tally: NodeTally, settings: Settings, log: Kept, uptime_s: float, ring_version: int) -> StatusReport:
-    """For /v1/status."""
+def timers_by_state(tally: NodeTally) -> dict[str, int]:
+    """How many timers there are, by state."""
     types = tally.types.values()
     due = sum(t.due for shard in tally.shards for t in shard.types.values())
     in_flight = sum(t.in_flight for t in types)
     retrying = sum(t.retrying for t in types)
-    oldest = [shard.oldest_due_at for shard in tally.shards if shard.oldest_due_at is not None]
+    return {
+        "armed": sum(t.live for t in types) - due - in_flight - retrying,
+        "due": due,
+        "in_flight": in_flight,
+        "retrying": retrying,
+        "dead": sum(t.dead_letters for t in types),
+    }
+
+
+def oldest_due(tally: NodeTally) -> int | None:
+    """Unix ms since when the timer waits that has waited longest; None: nothing is due."""
+    return min((shard.oldest_due_at for shard in tally.shards if shard.oldest_due_at is not None), default=None)
+
+
+def status_report(tally: NodeTally, settings: Settings, log: Kept, uptime_s: float, ring_version: int) -> StatusReport:
+    """For /v1/status."""
     return StatusReport(
         version=__version__,
         durability=log.durability,
@@ -101,37 +116,32 @@ def status_report(tally: NodeTally, settings: Settings, log: Kept, uptime_s: flo
         sync=log.sync,
         uptime_s=uptime_s,
         node=settings.node,
-        timers={
-            "armed": sum(t.live for t in types) - due - in_flight - retrying,
-            "due": due,
-            "in_flight": in_flight,
-            "retrying": retrying,
-            "dead": sum(t.dead_letters for t in types),
-        },
-        oldest_due_at=min(oldest, default=None),
+        timers=timers_by_state(tally),
+        oldest_due_at=oldest_due(tally),
         log_live_bytes=tally.log_live_bytes,
         log_disk_bytes=tally.log_disk_bytes,
         ring_version=ring_version,
     )
 
 
+def shard_report(tally: ShardTally, owner: str, capacity: int) -> ShardReport:
+    """One shard, for /v1/shards."""
+    timers = sum(t.live for t in tally.types.values())
+    return ShardReport(
+        id=tally.shard,
+        owner=owner,
+        epoch=tally.epoch,
+        timers=timers,
+        capacity=capacity,
+        utilisation=timers / capacity,
+        in_flight=sum(t.in_flight for t in tally.types.values()),
+        slots=tally.slots,
+        moving_in=tally.adopted,
+        moving_out=tally.ceded,
+    )
+
+
 def shard_reports(tallies: Sequence[ShardTally], settings: Settings) -> list[ShardReport]:
     """For /v1/shards: those that own slots, or hold timers of slots that they have given away."""
-    reports = []
-    for tally in tallies:
-        timers = sum(t.live for t in tally.types.values())
-        reports.append(
-            ShardReport(
-                id=tally.shard,
-                owner=settings.node,
-                epoch=tally.epoch,
-                timers=timers,
-                capacity=settings.shard_capacity,
-                utilisation=timers / settings.shard_capacity,
-                in_flight=sum(t.in_flight for t in tally.types.values()),
-                slots=tally.slots,
-                moving_in=tally.adopted,
-                moving_out=tally.ceded,
-            )
-        )
+    reports = [shard_report(tally, settings.node, settings.shard_capacity) for tally in tallies]
     return [report for report in reports if report.slots or report.moving_out]
