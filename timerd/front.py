@@ -13,7 +13,7 @@ import builtins
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import structlog
 from msgspec import structs
@@ -31,7 +31,7 @@ from timerd.engine.message import (
     Refused,
     TimerView,
 )
-from timerd.engine.ring import slot_of, slots_of
+from timerd.engine.ring import RingTable, slot_of, slots_of
 from timerd.engine.timer import Timer, TimerType
 from timerd.keys import Keys
 from timerd.merging import merged
@@ -85,8 +85,8 @@ class Front:
         self._node = node
         self._me = me
         self._fellows = fellows
-        self._spread = Spread(Asker(me, parts, peers, node.clock), fellows, lambda: self._table.shards, node.clock)
-        self._browse = Browse(self._spread, lambda: self._table)
+        self._spread = Spread(Asker(me, parts, peers, node.clock), fellows, lambda: self.table.shards, node.clock)
+        self._browse = Browse(self._spread, lambda: self.table)
         self._beyond = beyond
         self._revision = revision
         self._seen_revision: int | None = None
@@ -112,8 +112,9 @@ class Front:
         return self._node.clock
 
     @property
-    def _table(self) -> Any:
-        return self._node.scaling.table
+    def table(self) -> RingTable:
+        """Where ids live."""
+        return self._node.table
 
     # ---- timers
 
@@ -193,7 +194,7 @@ class Front:
         if refused := self._expired(expires_at):
             return refused
         slot = slot_of(id)
-        answer = await self._spread.one(self._table.shards[slot], FireOne(id, slot), write=True, expires_at=expires_at)
+        answer = await self._spread.one(self.table.shards[slot], FireOne(id, slot), write=True, expires_at=expires_at)
         if isinstance(answer, Refused):
             return answer
         assert isinstance(answer, Fired)
@@ -289,7 +290,7 @@ class Front:
             return refused
         by_shard: dict[int, builtins.list[str]] = {}
         for id in ids or ():
-            by_shard.setdefault(self._table.shards[slot_of(id)], []).append(id)
+            by_shard.setdefault(self.table.shards[slot_of(id)], []).append(id)
 
         def question(mine: Sequence[int]) -> DealWithDead:
             theirs = None if ids is None else [id for shard in mine for id in by_shard[shard]]
@@ -342,7 +343,7 @@ class Front:
                     found[tally.shard] = report
         for shard in self._all():
             if shard not in found:
-                owner, slots = self._fellows.owner_of(shard), self._table.shards.count(shard)
+                owner, slots = self._fellows.owner_of(shard), self.table.shards.count(shard)
                 found[shard] = ShardReport(shard, owner.name if owner else "", 0, 0, capacity, 0.0, 0, slots)
         return [found[shard] for shard in sorted(found)]
 
@@ -369,7 +370,7 @@ class Front:
     def ring(self) -> RingReport:
         """For /v1/ring."""
         owners = {shard: (owner.name, owner.url) for shard, owner in self._owners().items()}
-        return RingReport(self._table.version, self._table.shards, owners)
+        return RingReport(self.table.version, self.table.shards, owners)
 
     # ---- the catalogue, which others change too
 
@@ -400,8 +401,7 @@ class Front:
     # ---- the steps that requests are made of
 
     def _all(self) -> builtins.list[int]:
-        shards: builtins.list[int] = self._table.shard_ids
-        return shards
+        return self.table.shard_ids
 
     def _owners(self) -> dict[int, Member]:
         owners = {shard: self._spread.owner(shard) for shard in self._all()}

@@ -346,6 +346,11 @@ class Node:
 
     # ---- what the node says of itself
 
+    @property
+    def table(self) -> RingTable:
+        """Where ids live."""
+        return self.scaling.table
+
     async def tally(self) -> NodeTally:
         """All counts of one moment: every shard of a log answers in the same turn."""
         shards = await self._tallies()

@@ -139,7 +139,7 @@ class Parts:
 
     async def _arm(self, asked: ArmThese, expires_at: int) -> Answer:
         timers, slots, conditions = asked.timers, asked.slots, asked.conditions
-        shards = self._node.scaling.table.shards
+        shards = self._node.table.shards
         away = {shard for shard in {shards[slot] for slot in slots} if not self._is_here(shard)}
         if away:
             here = [index for index, slot in enumerate(slots) if shards[slot] not in away]
@@ -180,7 +180,7 @@ class Parts:
             log.warning("catalogue_unread", reason=str(error))
 
     async def _cancel(self, asked: CancelThese, expires_at: int) -> Answer:
-        shards = self._node.scaling.table.shards
+        shards = self._node.table.shards
         left = [index for index, slot in enumerate(asked.slots) if not self._is_here(shards[slot])]
         apart = set(left)
         ids = asked.ids if not left else [id for index, id in enumerate(asked.ids) if index not in apart]
@@ -247,7 +247,7 @@ class Parts:
         return Filled(soonest([view for views in found for view in views], count))
 
     def _shard(self, slot: int) -> int:
-        return self._node.scaling.table.shards[slot]
+        return self._node.table.shards[slot]
 
     def _absent(self, shards: Collection[int]) -> Absent | None:
         away = [shard for shard in shards if not self._is_here(shard)]

@@ -20,7 +20,20 @@ from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from timerd.engine.instant import format_instant
-from timerd_api import arms, clock, contract_page, dead_letters, keys, openapi, operations, shards, timers, types
+from timerd_api import (
+    arms,
+    clock,
+    contract_page,
+    dead_letters,
+    keys,
+    nodes,
+    openapi,
+    operations,
+    peers,
+    shards,
+    timers,
+    types,
+)
 from timerd_api.access import CALLER, METER_CLOCK, Access, Caller, peer
 from timerd_api.arms import Arms
 from timerd_api.body import JSON, Intake
@@ -28,9 +41,10 @@ from timerd_api.clock import Turner
 from timerd_api.guard import GuardedRoute
 from timerd_api.items import Items
 from timerd_api.limits import real_ms
+from timerd_api.peers import PeerDoor
 from timerd_api.problem import INTERNAL_ERROR, METHOD_NOT_ALLOWED, NOT_FOUND, UNAUTHORIZED, Problem
 from timerd_api.scopes import ARM
-from timerd_api.service import Service
+from timerd_api.service import Cluster, Service
 from timerd_api.settings import ApiSettings
 from timerd_api.turns import Turns
 from timerd_api.values import Query
@@ -41,16 +55,31 @@ _REPEAT_MS: Final = 1_000  # a full disk refuses every arm; a log line for each 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("timerd.api")
 
 
-def create_app(service: Service, settings: ApiSettings, turner: Turner | None = None) -> ASGIApp:
+def create_app(
+    service: Service,
+    settings: ApiSettings,
+    turner: Turner | None = None,
+    cluster: Cluster | None = None,
+    door: PeerDoor | None = None,
+) -> ASGIApp:
     """The API of a service, as an ASGI application. It keeps no state but counts of what is in progress.
 
-    With a `turner`, of a service on a virtual clock, it has routes to show and to turn that.
+    With a `turner`, of a service on a virtual clock, it has routes to show and to turn that. In a cluster, `cluster` is
+    what the service knows of that, and other nodes come in at `door`.
     """
-    return _Door(service, settings, turner)
+    return _Door(service, settings, turner, cluster, door)
 
 
 class _Door:
-    def __init__(self, service: Service, settings: ApiSettings, turner: Turner | None) -> None:
+    def __init__(
+        self,
+        service: Service,
+        settings: ApiSettings,
+        turner: Turner | None,
+        cluster: Cluster | None,
+        door: PeerDoor | None,
+    ) -> None:
+        self._peers = door
         self._clock = service.clock
         # A virtual clock stands still; what a second allows, and how often a line is logged, is real time all the same.
         self._now_ms = real_ms if turner is not None else lambda: service.clock.now().boot_ms
@@ -63,8 +92,8 @@ class _Door:
             settings.body_bytes_per_s,
         )
         items = Items(lambda: service.types, settings.max_horizon_ms, settings.max_payload_bytes, settings.targets)
-        self._arms = Arms(service, items, intake)
-        self._surface = _surface(service, intake, self._access, self._failures, turner)
+        self._arms = Arms(service, items, intake, cluster)
+        self._surface = _surface(service, intake, self._access, self._failures, turner, cluster)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -92,6 +121,9 @@ class _Door:
             await send(message)
 
         try:
+            if path == peers.PATH and method == "POST" and self._peers is not None:
+                await self._peers.post(headers, receive, answer)
+                return
             caller = scope[CALLER] = self._access.admit(path, headers)
             if caller.meter is not None:
                 scope[METER_CLOCK] = self._now_ms
@@ -155,7 +187,14 @@ def _internal() -> Problem:
     return Problem(INTERNAL_ERROR, "the request failed; the server's log says why")
 
 
-def _surface(service: Service, intake: Intake, access: Access, failures: _Failures, turner: Turner | None) -> FastAPI:
+def _surface(
+    service: Service,
+    intake: Intake,
+    access: Access,
+    failures: _Failures,
+    turner: Turner | None,
+    cluster: Cluster | None,
+) -> FastAPI:
     """All routes but the short way, under FastAPI. It makes no contract of its own and redirects nothing."""
     document = openapi.document(virtual=turner is not None)
     contract, page = openapi.encoded(document), contract_page.render(document)
@@ -165,7 +204,8 @@ def _surface(service: Service, intake: Intake, access: Access, failures: _Failur
     timers.add_routes(app.router, service, intake, turns)
     types.add_routes(app.router, service, intake)
     dead_letters.add_routes(app.router, service, intake, turns)
-    operations.add_routes(app.router, service)
+    operations.add_routes(app.router, service, cluster)
+    nodes.add_routes(app.router, service, cluster)
     shards.add_routes(app.router, service, intake)
     keys.add_routes(app.router, service, intake, access)
     if turner is not None:

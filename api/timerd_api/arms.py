@@ -6,8 +6,8 @@ told.
 """
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, TypeVar
 
 import msgspec
 from msgspec import UNSET
@@ -15,15 +15,29 @@ from starlette.types import Receive, Scope, Send
 
 from timerd.engine.instant import format_instant, format_instants
 from timerd.engine.message import ArmResult, Condition
+from timerd.engine.now import Now
 from timerd.engine.timer import Timer
 from timerd_api.access import weigh
 from timerd_api.admission import Admission
 from timerd_api.body import JSON, MSGPACK, Form, Intake, is_packed, wants_msgpack
 from timerd_api.items import Items
-from timerd_api.problem import GENERATION_MISMATCH, OVERLOADED, Fault, Problem, faulty, granted, refused
+from timerd_api.problem import (
+    GENERATION_MISMATCH,
+    OVERLOADED,
+    UNKNOWN_TYPE,
+    Fault,
+    Problem,
+    away,
+    faulty,
+    granted,
+    partly,
+    refused,
+)
 from timerd_api.schema import ArmAnswer, ArmBody, ArmResultItem
-from timerd_api.service import Service
+from timerd_api.service import Cluster, Service
 from timerd_api.values import expires_at, if_generation, path_id, prefers_minimal
+
+T = TypeVar("T")
 
 PATH: Final = b"/v1/timers"
 _ONE: Final = re.compile(rb"/v1/timers/([^/]+)")
@@ -69,8 +83,9 @@ def id_segment(path: bytes) -> bytes | None:
 class Arms:
     """What answers arms, of many and of one. Raises Problem."""
 
-    def __init__(self, service: Service, items: Items, intake: Intake) -> None:
+    def __init__(self, service: Service, items: Items, intake: Intake, cluster: Cluster | None = None) -> None:
         self._service = service
+        self._cluster = cluster
         self._items = items
         self._intake = intake
         self._admission = Admission()
@@ -90,14 +105,17 @@ class Arms:
         body = await self._intake.read(headers, receive)
         try:
             await self._admission.enter(len(body))
-            timers, conditions = self._items.read(body, packed, self._service.clock.now())
+            timers, conditions = await self._checked(lambda now: self._items.read(body, packed, now))
             weigh(scope, len(timers))
             done = granted(await self._service.arm(timers, conditions, not minimal, expiry))
         finally:
             self._intake.release(body)
         answer = ArmAnswer(format_instant(self._service.clock.now().wall_ms), done.armed, done.conflicts)
-        if not minimal and done.results is not None:
+        if done.results is not None and (not minimal or done.away):
             answer.results = result_items(timers, done.results)
+        if done.away:
+            await partly(done.away, answer)(scope, receive, send)
+            return
         await self._send(headers, send, 200, answer, [_MINIMAL] if minimal else [])
 
     async def put(self, segment: bytes, headers: Mapping[bytes, bytes], receive: Receive, send: Send) -> None:
@@ -109,7 +127,7 @@ class Arms:
             item = _BODY.read(body, packed)
             if wanted is not None and item.if_generation is not UNSET:
                 raise faulty([Fault("/if_generation", "can't be given together with If-Match or If-None-Match")])
-            timer = self._items.one(id, item, packed, self._service.clock.now())
+            timer = await self._checked(lambda now: self._items.one(id, item, packed, now))
             condition = Condition(item.mode, wanted if item.if_generation is UNSET else item.if_generation)
             conditions = None if condition == _NO_CONDITION else [condition]
             done = granted(await self._service.arm([timer], conditions, True, expiry))
@@ -117,10 +135,23 @@ class Arms:
             self._intake.release(body)
         assert done.results is not None, "results were asked for"
         result = done.results[0]
+        if done.away:
+            raise away(1)
         if result.status == "conflict" and wanted is not None:
             raise Problem(GENERATION_MISMATCH, f"the timer's generation is {result.generation}")
         status = 201 if result.status == "created" else 200
         await self._send(headers, send, status, result_item(id, result), [(b"etag", b'"%d"' % result.generation)])
+
+    async def _checked(self, read: Callable[[Now], T]) -> T:
+        """What a body asks for. A type that is not known here may have been put at another node a moment ago."""
+        try:
+            return read(self._service.clock.now())
+        except Problem as problem:
+            if self._cluster is None or all(fault.kind is not UNKNOWN_TYPE for fault in problem.faults):
+                raise
+        if (refusal := await self._cluster.learn_types()) is not None:
+            raise refused(refusal)
+        return read(self._service.clock.now())
 
     async def _send(
         self,

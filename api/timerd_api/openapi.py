@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from timerd_api import clock, delivery, keys, schema, shards, stats_schema
+from timerd_api import clock, delivery, keys, nodes, schema, shards, stats_schema
 from timerd_api.body import JSON, MSGPACK
 from timerd_api.problem import KINDS, MEDIA_TYPE, TYPE_PREFIX, ProblemView
 from timerd_api.scopes import ANY, NEEDS, OPEN, SCOPES
@@ -69,18 +69,21 @@ _LIST: Final = (
     _TOKEN,
 )
 _NEXT: Final = (_TYPE, _SIZE._replace(name="limit", description="at most so many"))
-_WRITE: Final = ("expired", "storage-full", "overloaded")
+_AWAY: Final = ("shard-unavailable",)
+_WRITE: Final = ("expired", "storage-full", "overloaded", *_AWAY)
 _ARM: Final = ("validation", "unknown-type", "horizon-exceeded", "target-forbidden", *_WRITE)
 
 CALLS: Final = (
     Call("post", "/v1/timers", "Arm timers, all or none", {200: schema.ArmAnswer}, schema.ArmRequest,
          (_EXPIRES, _PREFER), _ARM),
-    Call("get", "/v1/timers", "List timers", {200: schema.TimerPage}, None, _LIST, ("validation", "overloaded")),
+    Call("get", "/v1/timers", "List timers", {200: schema.TimerPage}, None, _LIST,
+         ("validation", "overloaded", *_AWAY)),
     Call("get", "/v1/timers:next", "The soonest due", {200: schema.TimerPage}, None, _NEXT,
-         ("validation", "overloaded")),
+         ("validation", "overloaded", *_AWAY)),
     Call("post", "/v1/timers:cancel", "Cancel timers", {200: schema.CancelAnswer}, schema.CancelRequest,
          (_EXPIRES,), ("validation", *_WRITE)),
-    Call("get", "/v1/timers/{id}", "Show a timer", {200: schema.TimerItem}, problems=("timer-not-found",)),
+    Call("get", "/v1/timers/{id}", "Show a timer", {200: schema.TimerItem},
+         problems=("timer-not-found", *_AWAY)),
     Call("put", "/v1/timers/{id}", "Arm one timer", {200: schema.ArmResultItem, 201: schema.ArmResultItem},
          schema.ArmBody, (_EXPIRES, _IF_MATCH, _IF_NONE_MATCH), (*_ARM, "generation-mismatch")),
     Call("delete", "/v1/timers/{id}", "Cancel one timer", {200: schema.DeleteAnswer}, None, (_EXPIRES,),
@@ -99,7 +102,7 @@ CALLS: Final = (
     Call("post", "/v1/types/{name}:resume", "Deliver its timers again", {200: schema.TypeItem}, None, (_EXPIRES,),
          ("type-not-found", *_WRITE)),
     Call("get", "/v1/dead-letters", "List dead letters", {200: schema.DeadLetterPage}, None, (_TYPE, _SIZE, _TOKEN),
-         ("validation", "overloaded")),
+         ("validation", "overloaded", *_AWAY)),
     Call("post", "/v1/dead-letters:replay", "Let dead letters live again", {200: schema.ReplayAnswer},
          schema.DeadLetterRequest, (_EXPIRES,), ("validation", *_WRITE)),
     Call("post", "/v1/dead-letters:purge", "Forget dead letters", {200: schema.PurgeAnswer},
@@ -111,12 +114,14 @@ CALLS: Final = (
          ("key-not-found", *_WRITE)),
     Call("get", "/healthz", "Whether the process lives", {200: schema.Health}),
     Call("get", "/readyz", "Whether it can do its work", {200: schema.Readiness, 503: schema.Readiness}),
-    Call("get", "/v1/status", "The node as it is", {200: schema.StatusItem}),
+    Call("get", "/v1/status", "The node as it is, and the timers of all", {200: schema.StatusItem}, problems=_AWAY),
     Call("get", "/v1/shards", "Its shards", {200: shards.ShardList}),
     Call("post", "/v1/shards:scale", "Have so many shards; timers move in the background", {200: shards.ShardScaled},
          shards.ShardScale, (_EXPIRES,), ("validation", "shards-moving", "shards-fixed", *_WRITE)),
-    Call("get", "/v1/stats", "Counts by type", {200: stats_schema.Stats}),
-    Call("get", "/metrics", "Prometheus text", {200: "text/plain"}),
+    Call("get", "/v1/nodes", "The nodes that are there", {200: nodes.NodeList}),
+    Call("get", "/v1/ring", "Where ids live", {200: nodes.Ring}),
+    Call("get", "/v1/stats", "Counts by type, of all nodes", {200: stats_schema.Stats}, problems=_AWAY),
+    Call("get", "/metrics", "Prometheus text, of this node alone", {200: "text/plain"}),
     Call("get", "/openapi.json", "This contract", {200: JSON}),
     Call("get", "/docs", "This contract, to be read", {200: "text/html"}),
 )  # fmt: skip

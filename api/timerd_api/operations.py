@@ -10,8 +10,9 @@ from timerd.engine.instant import format_instant
 from timerd.report import HostsReport, NodeTally, TargetReport, TypeReport
 from timerd_api.body import answer
 from timerd_api.exposition import MEDIA_TYPE, Exposition
+from timerd_api.problem import granted
 from timerd_api.schema import Health, Readiness, StatusItem
-from timerd_api.service import Service
+from timerd_api.service import Cluster, Service
 from timerd_api.stats_schema import HostItem, HostsItem, LagItem, Stats, TargetItem, TypeStats
 from timerd_api.values import Query
 
@@ -59,13 +60,12 @@ def _hosts(of: HostsReport) -> HostsItem:
     return HostsItem(of.known, of.open, of.slowed, of.held, troubled)
 
 
-def add_routes(router: APIRouter, service: Service) -> None:
+def add_routes(router: APIRouter, service: Service, cluster: Cluster | None) -> None:
     """Add the routes of the service itself."""
     exposition = Exposition()
 
-    async def whole_tally() -> NodeTally:
+    def whole(tally: NodeTally) -> NodeTally:
         """A tally in which a type that has never been used shows too, with zeros."""
-        tally = await service.tally()
         types = dict.fromkeys(service.types, TypeReport()) | tally.types
         return structs.replace(tally, types=types)
 
@@ -83,7 +83,7 @@ def add_routes(router: APIRouter, service: Service) -> None:
     @router.get("/v1/status")
     async def status(request: Request) -> Response:
         Query(request.scope["query_string"]).check()
-        report = await service.status()
+        report = granted(await service.status())
         oldest = report.oldest_due_at
         return answer(
             request,
@@ -106,9 +106,10 @@ def add_routes(router: APIRouter, service: Service) -> None:
     @router.get("/v1/stats")
     async def stats(request: Request) -> Response:
         Query(request.scope["query_string"]).check()
-        tally = await whole_tally()
+        tally = whole(granted(await service.tally()))
         return answer(request, Stats({name: type_stats(report) for name, report in sorted(tally.types.items())}))
 
     @router.get("/metrics")
     async def metrics(request: Request) -> Response:
-        return Response(exposition.render(await whole_tally()), media_type=MEDIA_TYPE)
+        tally = granted(await service.tally()) if cluster is None else await cluster.own_tally()
+        return Response(exposition.render(whole(tally)), media_type=MEDIA_TYPE)

@@ -148,6 +148,20 @@ def granted(answer: T | Refused) -> T:
     return answer
 
 
+def away(items: int) -> Problem:
+    """So many items could not be stored, since their owners can't be had."""
+    return Problem(SHARD_UNAVAILABLE, f"{items} could not be stored: an owner is away. Sending it again is safe")
+
+
+def partly(items: int, done: msgspec.Struct) -> Response:
+    """The same, with what was done about the other items: a problem that has the members of the answer as well."""
+    response = away(items).response()
+    body = msgspec.json.decode(bytes(response.body), type=dict[str, msgspec.Raw])
+    told = {name: value for name, value in msgspec.structs.asdict(done).items() if value is not msgspec.UNSET}
+    headers = {"Retry-After": response.headers["retry-after"]}
+    return Response(msgspec.json.encode({**body, **told}), response.status_code, headers, MEDIA_TYPE)
+
+
 def pointer_token(name: str) -> str:
     """One token of a JSON pointer (RFC 6901)."""
     return name.replace("~", "~0").replace("/", "~1")

@@ -43,7 +43,7 @@ Mode = Annotated[
 ]
 Payload = Annotated[Raw, Meta(description="any JSON; handed on unchanged")]
 TimerState = Literal["armed", "due", "in_flight", "retrying", "paused", "dead"]
-ArmStatus = Literal["created", "moved", "unchanged", "kept", "conflict"]
+ArmStatus = Literal["created", "moved", "unchanged", "kept", "conflict", "unavailable"]
 
 
 # ---- arms
@@ -119,7 +119,9 @@ class RawRequest(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
 
 class ArmResultItem(msgspec.Struct, omit_defaults=True, gc=False):
-    """What became of one item. `generation` and `fire_at` are those that stand now; 0 and null where nothing stands."""
+    """What became of one item. `generation` and `fire_at` are those that stand now; 0 and null where nothing stands.
+
+    `unavailable` is only in a 503 shard-unavailable: what became of the item is not known; sending it again is safe."""
 
     id: Id
     status: ArmStatus
@@ -180,10 +182,10 @@ class CancelRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class CancelItem(msgspec.Struct):
-    """What became of one id."""
+    """What became of one id. `unavailable` is only in a 503 shard-unavailable."""
 
     id: Id
-    status: Literal["cancelled", "not_found"]
+    status: Literal["cancelled", "not_found", "unavailable"]
     in_flight: bool
 
 

@@ -1,7 +1,7 @@
 """Scopes: which call needs which. This table is the only place where it stands.
 
 The door and the routes ask it, the contract and the page are made from it, and a route that is not in it can't be
-added: the application does not start.
+added: the application does not start. (What nodes of a cluster ask each other is not in it: see `peers`.)
 """
 
 from collections.abc import Mapping
@@ -47,6 +47,8 @@ NEEDS: Final[Mapping[tuple[str, str], str]] = {
     ("get", "/v1/status"): READ,
     ("get", "/v1/shards"): READ,
     ("post", "/v1/shards:scale"): ADMIN,
+    ("get", "/v1/nodes"): READ,
+    ("get", "/v1/ring"): READ,
     ("get", "/v1/stats"): READ,
     ("get", "/metrics"): READ,
     ("get", "/v1/clock"): READ,

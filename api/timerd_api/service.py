@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from timerd.engine.message import ArmDone, ArmResult, CancelResult, Condition, Filter, Refused, TimerView
+from timerd.engine.ring import RingTable
 from timerd.engine.timer import Timer, TimerType
 from timerd.keys import Keys
 from timerd.ports import Clock
-from timerd.report import NodeTally, Scaled, ShardReport, StatusReport
+from timerd.report import NodeReport, NodeTally, RingReport, Scaled, ShardReport, StatusReport
 
 Views = builtins.list[TimerView]
 Page = tuple[Views, str | None]
@@ -26,6 +27,11 @@ class Service(Protocol):
     @property
     def types(self) -> Mapping[str, TimerType]:
         """The types by name, as they are now."""
+        ...
+
+    @property
+    def table(self) -> RingTable:
+        """Where ids live."""
         ...
 
     @property
@@ -47,7 +53,7 @@ class Service(Protocol):
         want_results: bool,
         expires_at: int | None,
     ) -> ArmDone | Refused:
-        """All of them or, refused, none. `conditions` is parallel to `timers`."""
+        """All of them or, refused, none; but for those that are `away`. `conditions` is parallel to `timers`."""
         ...
 
     async def cancel(self, ids: builtins.list[str], expires_at: int | None) -> builtins.list[CancelResult] | Refused:
@@ -82,11 +88,11 @@ class Service(Protocol):
         self, ids: builtins.list[str] | None, type: str | None, expires_at: int | None
     ) -> int | Refused: ...
 
-    async def tally(self) -> NodeTally: ...
+    async def tally(self) -> NodeTally | Refused: ...
 
-    async def status(self) -> StatusReport: ...
+    async def status(self) -> StatusReport | Refused: ...
 
-    async def shards(self) -> builtins.list[ShardReport]: ...
+    async def shards(self) -> builtins.list[ShardReport] | Refused: ...
 
     async def scale(self, shards: int, expires_at: int | None) -> Scaled | Refused:
         """Have so many shards from now on."""
@@ -97,3 +103,19 @@ class Service(Protocol):
         ...
 
     async def list(self, filter: Filter, page_size: int, page_token: str | None) -> Page | Refused: ...
+
+
+class Cluster(Protocol):
+    """What a service of several nodes can say beside that."""
+
+    async def learn_types(self) -> Refused | None:
+        """Hear of types that were put elsewhere; a refusal if that can't be done now."""
+        ...
+
+    async def own_tally(self) -> NodeTally:
+        """The counts of the node that answers, alone."""
+        ...
+
+    def nodes(self) -> list[NodeReport]: ...
+
+    def ring(self) -> RingReport: ...

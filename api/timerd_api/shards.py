@@ -54,7 +54,9 @@ def add_routes(router: APIRouter, service: Service, intake: Intake) -> None:
     @router.get("/v1/shards")
     async def shards(request: Request) -> Response:
         Query(request.scope["query_string"]).check()
-        return answer(request, ShardList([ShardItem(**structs.asdict(shard)) for shard in await service.shards()]))
+        return answer(
+            request, ShardList([ShardItem(**structs.asdict(shard)) for shard in granted(await service.shards())])
+        )
 
     @router.post("/v1/shards:scale")
     async def scale_shards(request: Request) -> Response:

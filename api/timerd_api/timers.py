@@ -12,7 +12,7 @@ from timerd.engine.message import Filter, TimerView
 from timerd_api.access import weigh
 from timerd_api.arms import result_item
 from timerd_api.body import Form, Intake, answer, is_packed
-from timerd_api.problem import TIMER_NOT_FOUND, Fault, Problem, faulty, granted
+from timerd_api.problem import TIMER_NOT_FOUND, Fault, Problem, away, faulty, granted, partly
 from timerd_api.request_schema import RequestItem
 from timerd_api.requests import request_item
 from timerd_api.schema import (
@@ -130,10 +130,15 @@ def add_routes(router: APIRouter, service: Service, intake: Intake, turns: Turns
         finally:
             intake.release(body)
         items = [
-            CancelItem(id, "cancelled" if result.found else "not_found", result.in_flight)
+            CancelItem(
+                id, "unavailable" if result.away else "cancelled" if result.found else "not_found", result.in_flight
+            )
             for id, result in zip(ids, results, strict=True)
         ]
-        return answer(request, CancelAnswer(sum(result.found for result in results), items))
+        done = CancelAnswer(sum(result.found for result in results), items)
+        if any(result.away for result in results):
+            return partly(sum(result.away for result in results), done)
+        return answer(request, done)
 
     @router.post("/v1/timers/{id}:fire")
     async def fire_timer(request: Request) -> Response:
@@ -161,6 +166,8 @@ def add_routes(router: APIRouter, service: Service, intake: Intake, turns: Turns
         id = path_id(request.path_params["id"])
         expiry = expires_at(dict(request.scope["headers"]))
         result = granted(await service.cancel([id], expiry))[0]
+        if result.away:
+            raise away(1)
         if not result.found:
             raise not_found(id)
         return answer(request, DeleteAnswer(id, result.generation, result.in_flight))

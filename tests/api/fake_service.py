@@ -14,6 +14,7 @@ from timerd.engine.message import (
     TypeTally,
 )
 from timerd.engine.now import Now
+from timerd.engine.ring import build_table
 from timerd.engine.timer import MAX_GENERATION, Timer, TimerType
 from timerd.keys import Keys
 from timerd.report import LagWindow, NodeTally, Scaled, ShardReport, StatusReport, TypeReport
@@ -37,6 +38,7 @@ class FakeService:
         self.clock = FakeClock()
         self.catalog = MemoryCatalog()
         self.keys = Keys([], self.catalog, self.clock)
+        self.table = build_table(range(4))
         self.timers: dict[str, Timer] = {}
         self.in_flight: set[str] = set()
         self.dead: dict[str, Timer] = {}
