@@ -24,6 +24,7 @@ from timerd.questions import (
     Late,
     OtherVersion,
     Question,
+    Unsure,
     encode_question,
     read_answer,
     read_told,
@@ -51,6 +52,7 @@ class Asker:
     def __init__(self, me: Member, parts: Parts, peers: Peers, clock: Clock) -> None:
         self.me = me
         self._parts = parts
+        self.is_here = parts.is_here
         self._peers = peers
         self._clock = clock
         self._shown: dict[str, tuple[int, int]] = {}  # by life: its boot ms at the least, when ours showed that
@@ -88,7 +90,7 @@ class Asker:
         answered in time is not undone, and can't overtake anything."""
         try:
             async with asyncio.timeout(wait_ms / 1000):
-                return await self._parts.answer(question, begin_ms)
+                return _plain(await self._parts.answer(question, begin_ms))
         except TimeoutError:
             return Unanswered(False, "this node's own shards did not answer in time")
 
@@ -107,7 +109,7 @@ class Asker:
         self._hear(member.life, told.boot_ms)
         if isinstance(answer, OtherVersion):
             return self._speaks(member, told.version)
-        return Unanswered(True, "it came too late, or to another process") if isinstance(answer, Late) else answer
+        return _plain(answer)
 
     def _speaks(self, member: Member, version: int) -> Unanswered:
         log.warning("peer_version", peer=member.name, theirs=version, ours=VERSION)
@@ -126,3 +128,9 @@ class Asker:
             return None
         boot_ms, at_ms = self._shown[life]
         return boot_ms + int((self._clock.now().boot_ms - at_ms) * (1 - DRIFT))
+
+
+def _plain(answer: Answer) -> Answer | Unanswered:
+    if isinstance(answer, Late):
+        return Unanswered(True, "it came too late, or to another process")
+    return Unanswered(False, "the shard went while it was asked") if isinstance(answer, Unsure) else answer

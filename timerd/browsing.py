@@ -7,7 +7,7 @@ gap. Payloads that lie apart are asked for where they lie, once it is known whic
 import builtins
 from collections.abc import Callable, Sequence
 
-from timerd.engine.message import Filter, Refused, TimerView
+from timerd.engine.message import Filter, Gone, Refused, TimerView
 from timerd.engine.message import Page as ShardPage
 from timerd.engine.ring import RingTable, slot_of
 from timerd.engine.timer import BodyRef
@@ -53,7 +53,7 @@ class Browse:
         shards = self._table().shard_ids
         count = share(page_size, len(shards))
 
-        async def ask_all(asked: tuple[int, str]) -> builtins.list[ShardPage]:
+        async def ask_all(asked: tuple[int, str]) -> builtins.list[ShardPage | Gone]:
             heard = await self._spread.read(shards, lambda mine: ReadPages(mine, dead, wanted, asked, count))
             if isinstance(heard, Refused):
                 raise Away(heard)
@@ -65,7 +65,10 @@ class Browse:
                 raise Away(view)
             return view if view is not None and matches(wanted, view) else None
 
-        found, upto = await read_page(after, page_size, ask_all, look_up)
+        read = await read_page(after, page_size, ask_all, look_up)
+        if isinstance(read, Refused):
+            return read
+        found, upto = read
         # Unless every timer is asked for, one that changes meanwhile may be none of them.
         views = await self._filled(found, as_they_were=wanted != Filter())
         return views, None if upto is None else page_token_of(upto)

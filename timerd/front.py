@@ -5,7 +5,7 @@ owner is asked once, and the answers are put together. What one node can't know 
 lives) is asked of all. Types and keys are the catalogue's, which every node reads.
 
 A whole request is refused only while nothing of it was stored; after that the items of an owner that refused, or is
-away, are `UNAVAILABLE`, and the others stand. Everything ends within `PATIENCE_MS`, whoever is away.
+away, are unavailable, and the others stand. Everything ends within `PATIENCE_MS`, whoever is away.
 """
 
 import asyncio
@@ -22,7 +22,6 @@ from timerd.asking import Asker, Unanswered
 from timerd.browsing import Browse
 from timerd.clock import refused_if_late
 from timerd.engine.message import (
-    UNAVAILABLE,
     ArmDone,
     ArmResult,
     CancelResult,
@@ -40,6 +39,7 @@ from timerd.parts import HOLD_MS_MAX, Parts
 from timerd.ports import Clock, Member, Peers
 from timerd.questions import (
     NOT_HERE,
+    UNAVAILABLE,
     Armed,
     ArmThese,
     Cancelled,
@@ -62,7 +62,7 @@ T = TypeVar("T")
 
 REFRESH_S: Final = 1.0  # between two looks at whether others have changed types or keys
 NOT_STORED: Final = ArmResult(UNAVAILABLE, 0, 0)
-NOT_CANCELLED: Final = CancelResult(False, away=True)
+NOT_CANCELLED: Final = CancelResult(False, unavailable=True)
 
 log = structlog.get_logger()
 
@@ -129,7 +129,7 @@ class Front:
         want_results: bool,
         expires_at: int | None,
     ) -> ArmDone | Refused:
-        """Arm checked timers; those whose owner can't be had are `UNAVAILABLE`, unless nothing at all was stored."""
+        """Arm checked timers; those whose owner can't be had are unavailable, unless nothing at all was stored."""
         if refused := self._expired(expires_at):
             return refused
         slots = slots_of([timer.id for timer in timers])
@@ -161,13 +161,15 @@ class Front:
             return again
 
         left = await self._spread.write(slots, expires_at, question, take, repeatable)
-        away = len(timers) - stored
+        if stored == len(timers):
+            return ArmDone(armed, conflicts, results if want_results else None)
         if not stored and left.refusals and not left.unsure:
             return left.refusals[0]
-        return ArmDone(armed, conflicts, results if want_results or away else None, away)
+        away = [number for number, result in enumerate(results) if result is NOT_STORED]
+        return ArmDone(armed, conflicts, results, away)
 
     async def cancel(self, ids: builtins.list[str], expires_at: int | None) -> builtins.list[CancelResult] | Refused:
-        """Cancel ids; those whose owner can't be had are `away`, unless nothing at all was cancelled."""
+        """Cancel ids; those whose owner can't be had are `unavailable`, unless nothing at all was cancelled."""
         if refused := self._expired(expires_at):
             return refused
         slots = slots_of(ids)
@@ -180,12 +182,12 @@ class Front:
             left = [numbers[index] for index in answer.left]
             apart = set(left)
             for number, result in zip((n for n in numbers if n not in apart), answer.results, strict=True):
-                results[number] = NOT_CANCELLED if result.away else result
+                results[number] = NOT_CANCELLED if result.unavailable else result
             return left
 
         # What was cancelled and is asked for again would be said not to be there, so that is left to the caller.
         left = await self._spread.write(slots, expires_at, question, take, lambda numbers: False)
-        if left.refusals and not left.unsure and all(result.away for result in results):
+        if left.refusals and not left.unsure and all(result.unavailable for result in results):
             return left.refusals[0]
         return results
 
@@ -198,8 +200,6 @@ class Front:
         if isinstance(answer, Refused):
             return answer
         assert isinstance(answer, Fired)
-        if answer.result is not None and answer.result.status == UNAVAILABLE:
-            return unavailable("the shard went while it was asked; what became of it is not known")
         return answer.result
 
     async def get(self, id: str) -> TimerView | Refused | None:

@@ -4,11 +4,11 @@ Every answer is made here and now: nothing is handed on, and no other node is as
 for no further one, and they can't wait for each other in a ring.
 
 A shard that is not here is said so before anything is done about it (`Absent`, `NOT_HERE`). One that goes while it is
-asked leaves its part's outcome unknown (`UNAVAILABLE`, `away`).
+asked leaves its part's outcome unknown (`UNAVAILABLE`, `Unsure`).
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 import msgspec
@@ -55,6 +55,7 @@ from timerd.questions import (
     ReadPages,
     Refusal,
     SoonestOf,
+    Unsure,
     encode_answer,
     read_asked,
     read_question,
@@ -68,13 +69,16 @@ log = structlog.get_logger()
 
 
 class Parts:
-    """Of one node. `is_here` says of a shard whether this node serves it now."""
+    """Of one node."""
 
-    def __init__(self, node: Node, life: str, is_here: Callable[[int], bool]) -> None:
+    def __init__(self, node: Node, life: str) -> None:
         self._node = node
         self._life = life
-        self._is_here = is_here
         self._held_off: dict[tuple[str, str], asyncio.Task[None]] = {}
+
+    def is_here(self, shard: int) -> bool:
+        """Whether this node serves it now."""
+        return shard in self._node.held
 
     # ---- as another node asks
 
@@ -114,7 +118,7 @@ class Parts:
                 if absent := self._absent([self._shard(slot)]):
                     return absent
                 view = await self._node.get(id)
-                return Absent([self._shard(slot)]) if isinstance(view, Gone) else Got(view)
+                return Absent([self._shard(slot)]) if isinstance(view, Refused) else Got(view)
             case ReadPages():
                 return await self._pages(question)
             case SoonestOf(shards, type, count):
@@ -124,10 +128,11 @@ class Parts:
                 return absent or Filled(await self._node.with_bodies(views, as_they_were=as_they_were))
             case CountAll():
                 tally = await self._node.tally()
-                here = [shard for shard in tally.shards if self._is_here(shard.shard)]
+                here = [shard for shard in tally.shards if self.is_here(shard.shard)]
                 return Counted(msgspec.structs.replace(tally, shards=here))
             case CountLive(shards, type):
-                return self._absent(shards) or Number(await self._node.live(type))
+                number = await self._node.live(type)
+                return self._absent(shards) or Number(number)  # asked behind it: it counts what is here all the time
             case HoldOff(type, by, for_ms):
                 return await self._hold_off(type, by, for_ms)
             case DealWithDead():
@@ -140,7 +145,7 @@ class Parts:
     async def _arm(self, asked: ArmThese, expires_at: int) -> Answer:
         timers, slots, conditions = asked.timers, asked.slots, asked.conditions
         shards = self._node.table.shards
-        away = {shard for shard in {shards[slot] for slot in slots} if not self._is_here(shard)}
+        away = {shard for shard in {shards[slot] for slot in slots} if not self.is_here(shard)}
         if away:
             here = [index for index, slot in enumerate(slots) if shards[slot] not in away]
             timers, slots = [timers[index] for index in here], [slots[index] for index in here]
@@ -181,7 +186,8 @@ class Parts:
 
     async def _cancel(self, asked: CancelThese, expires_at: int) -> Answer:
         shards = self._node.table.shards
-        left = [index for index, slot in enumerate(asked.slots) if not self._is_here(shards[slot])]
+        held = self._node.held
+        left = [index for index, slot in enumerate(asked.slots) if shards[slot] not in held]
         apart = set(left)
         ids = asked.ids if not left else [id for index, id in enumerate(asked.ids) if index not in apart]
         done = await self._node.cancel(ids, expires_at)
@@ -193,15 +199,17 @@ class Parts:
         if absent := self._absent([self._shard(asked.slot)]):
             return absent
         result = await self._node.fire(asked.id, expires_at)
-        if isinstance(result, Refused):
-            return Refusal(result)
-        return Fired(result)
+        if isinstance(result, Gone):
+            return Unsure()
+        return Refusal(result) if isinstance(result, Refused) else Fired(result)
 
     async def _deal_with_dead(self, asked: DealWithDead, expires_at: int) -> Answer:
         if absent := self._absent(asked.shards):
             return absent
         verb = self._node.purge_dead if asked.purge else self._node.replay_dead
         number = await verb(asked.ids, asked.type, expires_at)
+        if isinstance(number, Gone):
+            return Unsure()
         return Refusal(number) if isinstance(number, Refused) else Number(number)
 
     async def _hold_off(self, type: str, by: str, for_ms: int) -> Answer:
@@ -250,7 +258,7 @@ class Parts:
         return self._node.table.shards[slot]
 
     def _absent(self, shards: Collection[int]) -> Absent | None:
-        away = [shard for shard in shards if not self._is_here(shard)]
+        away = [shard for shard in shards if not self.is_here(shard)]
         return Absent(away) if away else None
 
 

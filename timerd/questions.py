@@ -65,7 +65,7 @@ class CancelThese(_Word, frozen=True):
 
 
 class FireOne(_Word, frozen=True):
-    """Answer: Fired, Absent, Refusal."""
+    """Answer: Fired, Absent, Unsure, Refusal."""
 
     id: str
     slot: int
@@ -125,7 +125,7 @@ class HoldOff(_Word, frozen=True):
 
 class DealWithDead(_Word, frozen=True):
     """Replay or purge (`purge`) dead letters: these ids, or those of a type in these shards. Answer: Number, Absent,
-    Refusal."""
+    Unsure, Refusal."""
 
     purge: bool
     shards: list[int]
@@ -158,6 +158,10 @@ class Absent(_Word, frozen=True):
     """None of it was done, since these shards are not here."""
 
     shards: list[int]
+
+
+class Unsure(_Word, frozen=True):
+    """A shard went while it was asked: what became of it is not known, and nothing more will come of it."""
 
 
 class Refusal(_Word, frozen=True):
@@ -208,9 +212,12 @@ class Number(_Word, frozen=True):
 
 
 Answer = (
-    Done | Late | OtherVersion | Absent | Refusal | Armed | Cancelled | Fired | Got | Pages | Filled | Counted | Number
+    Done | Late | OtherVersion | Absent | Unsure | Refusal | Armed | Cancelled | Fired | Got | Pages | Filled | Counted
+    | Number
 )  # fmt: skip
 
+UNAVAILABLE: Final = "unavailable"
+"""Of an item: its shard went while it was asked; what became of the item is not known."""
 NOT_HERE: Final = "not_here"
 """Of an item: its shard is not here, and nothing was done about it."""
 LEFT_ALONE: Final = ArmResult(NOT_HERE, 0, 0)

@@ -31,10 +31,6 @@ class Fellows(Protocol):
         """Who serves a shard by the plan; None: nobody who is there."""
         ...
 
-    def is_here(self, shard: int) -> bool:
-        """Whether this node serves it, whatever the plan says."""
-        ...
-
     def seen_at(self, name: str) -> int | None:
         """Unix ms at which a member was last heard of."""
         ...
@@ -68,7 +64,8 @@ class Spread:
         self._clock = clock
 
     def owner(self, shard: int) -> Member | None:
-        return self._asker.me if self._fellows.is_here(shard) else self._fellows.owner_of(shard)
+        """Who is to be asked; this node while it serves the shard, whatever the plan says."""
+        return self._asker.me if self._asker.is_here(shard) else self._fellows.owner_of(shard)
 
     # ---- writes of many
 

@@ -111,10 +111,10 @@ class Arms:
         finally:
             self._intake.release(body)
         answer = ArmAnswer(format_instant(self._service.clock.now().wall_ms), done.armed, done.conflicts)
-        if done.results is not None and (not minimal or done.away):
+        if done.results is not None and (not minimal or done.unavailable):
             answer.results = result_items(timers, done.results)
-        if done.away:
-            await partly(done.away, answer)(scope, receive, send)
+        if done.unavailable:
+            await partly(len(done.unavailable), answer)(scope, receive, send)
             return
         await self._send(headers, send, 200, answer, [_MINIMAL] if minimal else [])
 
@@ -135,7 +135,7 @@ class Arms:
             self._intake.release(body)
         assert done.results is not None, "results were asked for"
         result = done.results[0]
-        if done.away:
+        if done.unavailable:
             raise away(1)
         if result.status == "conflict" and wanted is not None:
             raise Problem(GENERATION_MISMATCH, f"the timer's generation is {result.generation}")

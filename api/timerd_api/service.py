@@ -53,7 +53,7 @@ class Service(Protocol):
         want_results: bool,
         expires_at: int | None,
     ) -> ArmDone | Refused:
-        """All of them or, refused, none; but for those that are `away`. `conditions` is parallel to `timers`."""
+        """All of them or, refused, none; but for those that are `unavailable`. `conditions` is parallel to `timers`."""
         ...
 
     async def cancel(self, ids: builtins.list[str], expires_at: int | None) -> builtins.list[CancelResult] | Refused:

@@ -3,12 +3,14 @@
 They turn requests into calls of the service and its values into answers; every decision is made behind the service.
 """
 
+from typing import Literal
+
 from fastapi import APIRouter, Request, Response
 from msgspec import UNSET, Raw, UnsetType
 
 from timerd.engine.callback import is_request
 from timerd.engine.instant import format_instant
-from timerd.engine.message import Filter, TimerView
+from timerd.engine.message import CancelResult, Filter, TimerView
 from timerd_api.access import weigh
 from timerd_api.arms import result_item
 from timerd_api.body import Form, Intake, answer, is_packed
@@ -74,6 +76,11 @@ def checked_ids(ids: list[str]) -> list[str]:
     return ids
 
 
+def cancel_status(result: CancelResult) -> Literal["cancelled", "not_found", "unavailable"]:
+    """What became of one id, in the wire's words."""
+    return "unavailable" if result.unavailable else "cancelled" if result.found else "not_found"
+
+
 def not_found(id: str) -> Problem:
     return Problem(TIMER_NOT_FOUND, f"there is no timer with the id {id!r}")
 
@@ -130,14 +137,11 @@ def add_routes(router: APIRouter, service: Service, intake: Intake, turns: Turns
         finally:
             intake.release(body)
         items = [
-            CancelItem(
-                id, "unavailable" if result.away else "cancelled" if result.found else "not_found", result.in_flight
-            )
-            for id, result in zip(ids, results, strict=True)
+            CancelItem(id, cancel_status(result), result.in_flight) for id, result in zip(ids, results, strict=True)
         ]
         done = CancelAnswer(sum(result.found for result in results), items)
-        if any(result.away for result in results):
-            return partly(sum(result.away for result in results), done)
+        if any(result.unavailable for result in results):
+            return partly(sum(result.unavailable for result in results), done)
         return answer(request, done)
 
     @router.post("/v1/timers/{id}:fire")
@@ -166,7 +170,7 @@ def add_routes(router: APIRouter, service: Service, intake: Intake, turns: Turns
         id = path_id(request.path_params["id"])
         expiry = expires_at(dict(request.scope["headers"]))
         result = granted(await service.cancel([id], expiry))[0]
-        if result.away:
+        if result.unavailable:
             raise away(1)
         if not result.found:
             raise not_found(id)

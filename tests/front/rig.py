@@ -1,7 +1,7 @@
 """Several nodes in one process on virtual time, each with its front, joined by a wire that can be told to misbehave.
 
-Every node has all shards in a log of its own, and serves those that it is given (`cluster.here`): what the others have
-of them stays empty. Questions pass as bytes, as they would between machines.
+Each shard has a log in memory, which the node that takes it opens anew. Questions pass as bytes, as they would between
+machines. One name alone makes a node by itself, without a front, with the same shards.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ import msgspec
 from tests.sim.clock import SimClock
 from tests.sim.knobs import virtual_loop
 from timerd import boot
-from timerd.engine.ring import slot_of
+from timerd.engine.ring import build_table, slot_of
 from timerd.engine.settings import Settings
 from timerd.front import Front
 from timerd.node import Node
@@ -26,14 +26,6 @@ from timerd_storage.memory_log import MemoryLog
 
 SHARDS = 6
 NAMES = ("a", "b", "c")
-
-
-class SharedCatalog(MemoryCatalog):
-    """Types and keys are everybody's; each node keeps the ring to itself, since each has a log of its own."""
-
-    def __init__(self, types: dict[str, Any], keys: dict[str, Any]) -> None:
-        super().__init__()
-        self._types, self._keys = types, keys
 
 
 class Target:
@@ -116,44 +108,53 @@ class Fellows:
         name = self._cluster.plan[shard]
         return self._cluster.members[name] if name in self._cluster.there else None
 
-    def is_here(self, shard: int) -> bool:
-        return self._cluster.here[shard] == self._name
-
     def seen_at(self, name: str) -> int | None:
         return 1
 
 
 class Cluster:
-    """`plan` says who is to serve a shard, `here` who does."""
+    """`plan` says who is to serve a shard; `nodes[name].held` which it does."""
 
     def __init__(self, loop: Any, names: Sequence[str] = NAMES) -> None:
         self.loop = loop
         self.clock = SimClock(loop)
         self.names = list(names)
         self.there = list(names)
+        self.table = build_table(range(SHARDS))
         self.members = {name: Member(name, f"http://{name}:8470", f"life of {name}") for name in names}
-        self.plan = {shard: names[shard % len(names)] for shard in range(SHARDS)}
-        self.here = dict(self.plan)
+        self.plan: dict[int, str | None] = {shard: names[shard % len(names)] for shard in range(SHARDS)}
+        self.logs = {shard: MemoryLog(shard=shard) for shard in range(SHARDS)}
         self.target = Target()
+        self.catalog = MemoryCatalog()
         self.nodes: dict[str, Node] = {}
         self.parts: dict[str, Parts] = {}
         self.fronts: dict[str, Front] = {}
         self.wires: dict[str, Wire] = {}
         self._tasks: list[asyncio.Task[Any]] = []
-        self._types: dict[str, Any] = {}
-        self._keys: dict[str, Any] = {}
 
     async def start(self) -> "Cluster":
         for name in self.names:
-            catalog = SharedCatalog(self._types, self._keys)
-            settings = Settings(node=name, shards=SHARDS)
-            node = await boot.start(settings, MemoryLog(), catalog, self.clock, self.target, random.Random(1).random)
+            settings, drawn = Settings(node=name, shards=SHARDS), random.Random(1).random
+            node = await boot.join(settings, self.table, self.catalog, self.clock, self.target, drawn)
             fellows, me = Fellows(self, name), self.members[name]
             self.nodes[name] = node
-            self.parts[name] = Parts(node, me.life, fellows.is_here)
+            self.parts[name] = Parts(node, me.life)
             self.wires[name] = Wire(self)
             self.fronts[name] = Front(node, me, self.parts[name], self.wires[name], fellows)
+            for shard, owner in self.plan.items():
+                if owner == name:
+                    assert await node.take(shard, self.logs[shard])
         return self
+
+    async def release(self, shard: int) -> None:
+        """Nobody serves it until it is taken."""
+        for node in self.nodes.values():
+            if shard in node.held:
+                assert await node.release(shard, 1_000)
+
+    async def take(self, name: str, shard: int) -> None:
+        self.logs[shard] = self.logs[shard].reopen()
+        assert await self.nodes[name].take(shard, self.logs[shard])
 
     def follow(self) -> None:
         """Let every node look at the catalogue as it does in service."""
@@ -195,7 +196,7 @@ def on_virtual_time(work: Callable[[Cluster], Coroutine[Any, Any, None]], names:
 
 def ids_of(cluster: Cluster, name: str) -> Iterator[str]:
     """Ids whose shards the plan gives to a node."""
-    table = cluster.nodes[name].scaling.table
+    table = cluster.table
     number = 0
     while True:
         if cluster.plan[table.shards[slot_of(f"id-{number}")]] == name:

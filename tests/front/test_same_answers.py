@@ -119,7 +119,7 @@ def rounded(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [rounded(one) for one in value]
     if isinstance(value, ArmDone):
-        return structs.replace(value, results=rounded(value.results))
+        return structs.replace(value, results=rounded(value.results), unavailable=list(value.unavailable))
     if hasattr(value, "generation"):
         return structs.replace(value, generation=value.generation // 1000)
     return value
