@@ -17,6 +17,7 @@ from timerd.engine.address import parse_network
 from timerd.engine.secrecy import is_made_key, masked_repr
 
 DEFAULT_NAME: Final = "timerd"
+SECRET_CHARS_MIN: Final = 16
 
 
 class ConfigError(Exception):
@@ -45,6 +46,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     cluster_lease: float = 5.0
     cluster_address: str | None = None
     """Where the other nodes reach this one."""
+    cluster_secret: str | None = None
+    """What nodes know each other by; None: the one that the catalogue keeps."""
     max_body: int = 16 << 20
     max_payload: int = 64 << 10
     max_horizon: str = "3660d"
@@ -59,7 +62,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Only in the file: types to put at start, by name, as in the contract."""
 
     def __repr__(self) -> str:
-        return masked_repr(self, "api_key", "cluster", "types")
+        return masked_repr(self, "api_key", "cluster", "cluster_secret", "types")
 
 
 _NOT_OPTIONS = {"types"}
@@ -137,12 +140,18 @@ def _checked(config: Config) -> Config:
         refuse("node", "must be 1 to 64 printable characters")
     if config.cluster_address is not None and not _is_address(config.cluster_address):
         refuse("cluster_address", "must be a URL like http://10.1.2.3:8470")
+    if config.cluster_secret is not None and not _is_secret(config.cluster_secret):
+        refuse("cluster_secret", f"(TIMERD_CLUSTER_SECRET) must be {SECRET_CHARS_MIN} or more characters of ASCII")
     return config
 
 
 def node_name(config: Config) -> str:
     """What this node is called: in a cluster two must not have one name, so it is the host's."""
     return config.node or (DEFAULT_NAME if config.cluster is None else socket.gethostname())
+
+
+def _is_secret(text: str) -> bool:
+    return len(text) >= SECRET_CHARS_MIN and text.isascii() and text.isprintable() and " " not in text
 
 
 def _is_name(text: str) -> bool:

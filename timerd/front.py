@@ -15,7 +15,6 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Final, TypeVar
 
-import structlog
 from msgspec import structs
 
 from timerd.asking import Asker, Unanswered
@@ -60,11 +59,8 @@ from timerd.tallies import oldest_due, shard_report, timers_by_state
 Views = builtins.list[TimerView]
 T = TypeVar("T")
 
-REFRESH_S: Final = 1.0  # between two looks at whether others have changed types or keys
 NOT_STORED: Final = ArmResult(UNAVAILABLE, 0, 0)
 NOT_CANCELLED: Final = CancelResult(False, unavailable=True)
-
-log = structlog.get_logger()
 
 
 class Front:
@@ -78,21 +74,16 @@ class Front:
         peers: Peers,
         fellows: Fellows,
         beyond: tuple[type[Exception], ...] = (),
-        revision: Callable[[], Awaitable[int]] | None = None,
     ) -> None:
-        """`beyond`: what the catalogue raises when it can't be reached. `revision`: a number that is another one after
-        each change of the catalogue."""
+        """`beyond`: what the catalogue raises when it can't be reached."""
         self._node = node
         self._me = me
         self._fellows = fellows
         self._spread = Spread(Asker(me, parts, peers, node.clock), fellows, lambda: self.table.shards, node.clock)
         self._browse = Browse(self._spread, lambda: self.table)
         self._beyond = beyond
-        self._revision = revision
-        self._seen_revision: int | None = None
         self._learning = asyncio.Lock()
         self._reads = 0  # of the catalogue, begun for types that were not known
-        self._news = asyncio.Event()
         node.catalogue.shared = True
         node.catalogue.elsewhere = self._held_off
         node.keys.patience_s = PATIENCE_MS / 1000
@@ -371,32 +362,6 @@ class Front:
         """For /v1/ring."""
         owners = {shard: (owner.name, owner.url) for shard, owner in self._owners().items()}
         return RingReport(self.table.version, self.table.shards, owners)
-
-    # ---- the catalogue, which others change too
-
-    async def run(self) -> None:
-        """Take up what other nodes change in the catalogue. Never returns; `nudge` makes it look at once."""
-        while True:
-            try:
-                async with asyncio.timeout(REFRESH_S):
-                    await self._news.wait()
-            except TimeoutError:
-                pass
-            self._news.clear()
-            refused = await self._bounded(self._take_up)
-            if isinstance(refused, Refused):
-                log.warning("catalogue_unread", reason=refused.detail)
-
-    def nudge(self) -> None:
-        """Somebody says that the catalogue has changed."""
-        self._news.set()
-
-    async def _take_up(self) -> None:
-        revision = None if self._revision is None else await self._revision()
-        if revision is None or revision != self._seen_revision:
-            await self._node.catalogue.refresh()
-            await self._node.keys.refresh()
-            self._seen_revision = revision
 
     # ---- the steps that requests are made of
 

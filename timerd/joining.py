@@ -17,10 +17,13 @@ from timerd.config import Config, ConfigError, node_name
 from timerd.engine.errors import IncompleteDirectory
 from timerd.engine.ring import RingTable, build_table
 from timerd.engine.settings import Settings
+from timerd.front import Front
 from timerd.node import Node
 from timerd.ownership import SETTLE_MS, Ownership
+from timerd.parts import Parts
+from timerd.peers import HttpPeers
 from timerd.ports import Clock, Deliver, Member
-from timerd.store import servers_of
+from timerd.store import OF_THE_CLUSTER, servers_of
 from timerd_cluster.connection import Connection, NoAnswer
 from timerd_cluster.ensemble import KvEnsemble
 from timerd_cluster.kv_catalog import KvCatalog
@@ -45,9 +48,20 @@ class Joined:
     """Made by `join`."""
 
     def __init__(
-        self, node: Node, ownership: Ownership, ensemble: KvEnsemble, connection: Connection, ready_s: float
+        self,
+        node: Node,
+        ownership: Ownership,
+        ensemble: KvEnsemble,
+        connection: Connection,
+        secret: str,
+        ready_s: float,
     ) -> None:
         self.node = node
+        self.secret = secret
+        """What the nodes know each other by."""
+        self.parts = Parts(node, ensemble.me.life)
+        self._peers = HttpPeers(secret)
+        self.front = Front(node, ensemble.me, self.parts, self._peers, ownership, OF_THE_CLUSTER)
         self.ownership = ownership
         self.ensemble = ensemble
         self._connection = connection
@@ -78,6 +92,7 @@ class Joined:
             self._following.cancel()
         if not self._left:
             await self.ensemble.leave()
+        await self._peers.close()
         await self._connection.close()
 
     async def _follow(self, refreshes: list[Callable[[], Awaitable[object]]]) -> None:
@@ -154,10 +169,11 @@ class _Coming:
             )
         table = await self._table(catalog, self.ensemble)
         logs = await self._logs(table, new=False)
+        secret = config.cluster_secret or await catalog.secret(f"tdcs_{secrets.token_urlsafe(32)}")
         node = await boot.join(self._settings, table, catalog, clock, self._deliver, random.random)
         log.info("joined", node=self._me.name, address=self._me.url, shards=len(table.shard_ids))
         ownership = Ownership(self.ensemble, node, logs.log, table.shard_ids, clock, round(config.grace * 1000))
-        return Joined(node, ownership, self.ensemble, connection, READY_S + 2 * config.cluster_lease)
+        return Joined(node, ownership, self.ensemble, connection, secret, READY_S + 2 * config.cluster_lease)
 
     async def _table(self, catalog: KvCatalog, ensemble: KvEnsemble) -> RingTable:
         """The ring table of the cluster. The first is put when its streams are there, else they would be missed."""

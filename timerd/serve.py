@@ -50,8 +50,10 @@ from timerd.virtual_clock import VirtualClock
 from timerd_api.app import create_app
 from timerd_api.connection import Connection, Crowd
 from timerd_api.handshake import TlsListener
+from timerd_api.peers import PeerDoor
 from timerd_api.problem import Problem
 from timerd_api.schema import TypeBody
+from timerd_api.service import Service
 from timerd_api.settings import ApiSettings
 from timerd_api.types import timer_type
 from timerd_storage.recover import Unreadable
@@ -62,6 +64,7 @@ EXIT_CORRUPT: Final = 4
 EXIT_REFUSED: Final = 5
 EXIT_FAILED: Final = 70
 DESCRIPTORS_MAX: Final = 65_536
+QUESTION_BYTES_MIN: Final = 32 << 20  # of another node: what it has taken as one request it asks for as one
 CLOSE_REQUESTS_S: Final = 5  # requests in progress at a stop get this long
 GC_THRESHOLD: Final = (100_000, 20, 50)  # timers are invisible to the collector; requests make little that is cyclic
 
@@ -135,7 +138,11 @@ def run(config: Config, *, virtual: bool = False) -> int:
 def _secrets(config: Config) -> list[str]:
     """What no log line may show: the bootstrap key, and passwords of servers."""
     servers = [urlsplit(server) for server in servers_of(config)]
-    given = [config.api_key.strip() if config.api_key else None, *(server.password for server in servers)]
+    given = [
+        config.api_key.strip() if config.api_key else None,
+        config.cluster_secret,
+        *(server.password for server in servers),
+    ]
     return [secret for secret in given if secret]
 
 
@@ -286,24 +293,26 @@ async def _serve_member(
     joined = await joining.join(config, settings, deliver, SystemClock(), listener)
     try:
         listening.check_reach(config, len(joined.node.keys.known))
-        await _put_types(joined.node, config)
+        await _put_types(joined.front, config)
         joined.start()
-        return await _serve_node(config, joined.node, create_app(joined.node, api_settings, None), listener, joined)
+        door = PeerDoor(joined.parts, joined.secret, max(QUESTION_BYTES_MIN, 2 * config.max_body))
+        app = create_app(joined.front, api_settings, None, joined.front, door)
+        return await _serve_node(config, joined.node, app, listener, joined)
     finally:
         await joined.close()
 
 
-async def _put_types(node: Node, config: Config) -> None:
+async def _put_types(service: Service, config: Config) -> None:
     """Types of the configuration file; what they leave unsaid about state and secrets stays as it is."""
     for name, fields in config.types.items():
-        old = node.types.get(name)
+        old = service.types.get(name)
         if old is not None and "state" not in fields:
             fields = {**fields, "state": old.state}
         try:
             type = timer_type(name, msgspec.convert(fields, TypeBody))
         except (Problem, msgspec.ValidationError) as error:
             raise ConfigError(f"type {name} in the configuration file: {error}") from None
-        stored = await node.put_type(type, "signing_secrets" not in fields, None)
+        stored = await service.put_type(type, "signing_secrets" not in fields, None)
         if not isinstance(stored, tuple):
             raise ConfigError(f"type {name} in the configuration file: {stored.detail}")
 

@@ -91,6 +91,18 @@ class KvCatalog:
             if await self._bucket.put("ring.table", msgspec.json.encode(table), entry.revision) is not None:
                 return table
 
+    async def secret(self, made: str) -> str:
+        """What the nodes know each other by: the one that is kept, else `made` is kept. Raises NoAnswer, ApiError.
+
+        Who can read it here can write to the logs as well.
+        """
+        while True:
+            entry = await self._bucket.read("secret.cluster")
+            if entry.data is not None:
+                return entry.data.decode()
+            if await self._bucket.put("secret.cluster", made.encode(), entry.revision) is not None:
+                return made
+
     async def put_ring(self, table: RingTable) -> None:
         """Replace the ring table."""
         await self._write("ring.table", msgspec.json.encode(table))

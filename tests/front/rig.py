@@ -156,10 +156,6 @@ class Cluster:
         self.logs[shard] = self.logs[shard].reopen()
         assert await self.nodes[name].take(shard, self.logs[shard])
 
-    def follow(self) -> None:
-        """Let every node look at the catalogue as it does in service."""
-        self._tasks += [self.loop.create_task(front.run()) for front in self.fronts.values()]
-
     def later(self, hear: Callable[[bytes], Coroutine[Any, Any, bytes]], question: bytes, after_s: float) -> None:
         async def arrive() -> None:
             await asyncio.sleep(after_s)

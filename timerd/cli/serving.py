@@ -62,6 +62,12 @@ def serve_command(
         str | None,
         typer.Option(help="URL at which the other nodes reach this one.  [default: made of --host and --port]"),
     ] = None,
+    cluster_secret: Annotated[
+        str | None,
+        typer.Option(
+            help="What nodes know each other by; better given as TIMERD_CLUSTER_SECRET.  [default: made once]"
+        ),
+    ] = None,
     max_body: Annotated[int | None, typer.Option(help="Largest request body in bytes.  [default: 16 MiB]")] = None,
     max_payload: Annotated[int | None, typer.Option(help="Largest payload in bytes.  [default: 64 KiB]")] = None,
     max_horizon: Annotated[str | None, typer.Option(help="How far ahead may be armed.  [default: 3660d]")] = None,

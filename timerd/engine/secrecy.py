@@ -14,8 +14,8 @@ import msgspec
 MASK: Final = "***"
 _KNOWN_CHARS_MIN: Final = 4  # a secret shorter than this is no secret, and would blot out half of every line
 
-# A key of ours keeps its id, which is no secret and says which one it was; a signing secret keeps nothing.
-_SECRET: Final = re.compile(r"(td_[a-z2-7]{8}_|whsec_)[A-Za-z0-9+/=_%-]{4,}")
+# A key of ours keeps its id, which is no secret and says which one it was; a signing secret, or a cluster's, nothing.
+_SECRET: Final = re.compile(r"(td_[a-z2-7]{8}_|whsec_|tdcs_)[A-Za-z0-9+/=_%-]{4,}")
 _KEY: Final = re.compile(r"td_[a-z2-7]{8}_")
 _CONTROL: Final = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
 
