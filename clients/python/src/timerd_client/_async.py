@@ -50,12 +50,13 @@ class AsyncTimerd:
     `timeout` (seconds) bounds every call, retries included; `arm_many` and `cancel_many` count it for each request of
     at most 10,000 items. `key` is an API key, `ca_file` a PEM file of who may sign the certificate of an `https://`
     server; without it those count that the public trusts. A `transport` of httpx's replaces the built-in one: for
-    proxies, client certificates, tests.
+    proxies, client certificates, tests. Of a cluster `url` may be a list of nodes: the next one is asked when one can't
+    be reached.
     """
 
     def __init__(
         self,
-        url: str,
+        url: _http.Urls,
         *,
         key: str | None = None,
         timeout: float = 10.0,
@@ -360,8 +361,9 @@ class AsyncTimerd:
         return Woke(time.monotonic())
 
     async def _send(self, send: Send) -> Reply | Failed:
+        request = self._wire.request(send, time.monotonic())
         try:
-            response = await self._transport.handle_async_request(self._wire.request(send, time.monotonic()))
+            response = await self._transport.handle_async_request(request)
             chunks, size = [], 0
             try:
                 async for chunk in cast(httpx.AsyncByteStream, response.stream):
@@ -374,5 +376,5 @@ class AsyncTimerd:
             finally:
                 await response.aclose()
         except (httpx.TransportError, httpx.StreamError) as error:
-            return self._wire.failed(error, time.monotonic())
+            return self._wire.failed(error, time.monotonic(), request)
         return _http.replied(response, chunks, time.monotonic())

@@ -12,7 +12,7 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from timerd_client._errors import ProblemError
+from timerd_client._errors import ProblemError, UnexpectedAnswer
 from timerd_client._instants import Duration, duration, instant_ms, to_rfc3339
 from timerd_client._protocol import (
     Call,
@@ -22,6 +22,7 @@ from timerd_client._protocol import (
     absent,
     check_id,
     check_type,
+    decode,
     encode_json,
     expect,
     listed,
@@ -79,6 +80,16 @@ def cancel(id: str) -> Call[CancelResult]:
     return Call(Request("DELETE", timer_path(id), write=True), read, (id,))
 
 
+def _cancelled(reply: Reply, count: int) -> list[CancelResult]:
+    """Also of one of which some is not done (503 with results)."""
+    if reply.status != 503:
+        return expect(reply, _Cancelled).results
+    results = decode(reply, _Cancelled).results
+    if len(results) != count:
+        raise UnexpectedAnswer(f"{len(results)} results for {count} ids")
+    return results
+
+
 def cancel_many(ids: Iterable[str]) -> list[Call[list[CancelResult]]]:
     checked = [check_id(id) for id in listed(ids, "ids")]
 
@@ -86,8 +97,9 @@ def cancel_many(ids: Iterable[str]) -> list[Call[list[CancelResult]]]:
         body = encode_json({"ids": part})
         return Call(
             Request("POST", "/v1/timers:cancel", body, write=True),
-            lambda reply: expect(reply, _Cancelled).results,
+            lambda reply: _cancelled(reply, len(part)),
             tuple(part),
+            lambda numbers: one([part[number] for number in numbers]),
         )
 
     return [one(checked[at : at + CANCEL_IDS_MAX]) for at in range(0, len(checked), CANCEL_IDS_MAX)]

@@ -6,6 +6,7 @@ may have been sent or can't have been, is decided here and nowhere else.
 """
 
 import ssl
+from collections.abc import Sequence
 from os import PathLike
 from typing import Any, Final
 
@@ -29,7 +30,34 @@ def trust(ca_file: str | PathLike[str] | None) -> ssl.SSLContext | bool:
     return True if ca_file is None else ssl.create_default_context(cafile=ca_file)
 
 
+Urls = str | Sequence[str]
+
+
 class Wire:
+    """Builds httpx requests for one key and for nodes of one service: the first, until it can't be reached."""
+
+    def __init__(self, urls: Urls, key: str | None) -> None:
+        given = [urls] if isinstance(urls, str) else list(urls)
+        if not given:
+            raise ValueError("no address of a server")
+        self._nodes = [_Node(url, key) for url in given]
+        self._at = 0
+
+    def request(self, send: Send, now: float) -> httpx.Request:
+        return self._nodes[self._at].request(send, now)
+
+    def failed(self, error: httpx.TransportError | httpx.StreamError, at: float, request: httpx.Request) -> Failed:
+        """What became of a request. The next one goes to the next node, unless another has gone there already."""
+        node = self._nodes[self._at]
+        failed = node.failed(error, at)
+        if len(self._nodes) > 1:
+            failed = Failed(failed.sent, failed.reason, failed.at)  # another node may have what this one lacks
+            if node.is_at(request):
+                self._at = (self._at + 1) % len(self._nodes)
+        return failed
+
+
+class _Node:
     """Builds httpx requests for one server and one key."""
 
     def __init__(self, url: str, key: str | None) -> None:
@@ -73,6 +101,10 @@ class Wire:
             content=send.request.body,
             extensions={"timeout": timeouts},
         )
+
+    def is_at(self, request: httpx.Request) -> bool:
+        """Whether a request was one to this server."""
+        return str(request.url).startswith(self._base + "/")
 
     def failed(self, error: httpx.TransportError | httpx.StreamError, at: float) -> Failed:
         tls = _tls_error(error)

@@ -57,6 +57,9 @@ class Call(msgspec.Struct, Generic[T], frozen=True):
     request: Request
     read: Callable[[Reply], T]
     keys: tuple[Key, ...] = ()
+    some: Callable[[Sequence[int]], "Call[T]"] | None = None
+    """Of a call about many: the same about some of them, by number. Its result is a list, parallel to what it is about,
+    and a 503 may have brought a part of that."""
 
 
 class EncodedArm(msgspec.Struct, frozen=True, gc=False):
@@ -186,6 +189,10 @@ class _Armed(msgspec.Struct):
     results: list[ArmResult] = []
 
 
+class _Some(msgspec.Struct):
+    results: list[Any] = []
+
+
 def problem_of(reply: Reply) -> TimerdError:
     """The error that a reply which is no success stands for."""
     if "problem+json" in reply.headers.get("content-type", ""):
@@ -240,3 +247,8 @@ def read_armed(reply: Reply, count: int) -> list[ArmResult]:
     if len(results) != count:
         raise UnexpectedAnswer(f"{len(results)} results for {count} timers")
     return results
+
+
+def is_partial(reply: Reply) -> bool:
+    """Whether a refusal says what became of each item, as a 503 does of which some were stored."""
+    return bool(decode(reply, _Some).results)

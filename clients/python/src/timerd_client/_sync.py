@@ -49,12 +49,13 @@ class Timerd:
     `timeout` (seconds) bounds every call, retries included; `arm_many` and `cancel_many` count it for each request of
     at most 10,000 items. `key` is an API key, `ca_file` a PEM file of who may sign the certificate of an `https://`
     server; without it those count that the public trusts. A `transport` of httpx's replaces the built-in one: for
-    proxies, client certificates, tests.
+    proxies, client certificates, tests. Of a cluster `url` may be a list of nodes: the next one is asked when one can't
+    be reached.
     """
 
     def __init__(
         self,
-        url: str,
+        url: _http.Urls,
         *,
         key: str | None = None,
         timeout: float = 10.0,
@@ -344,8 +345,9 @@ class Timerd:
         return Woke(time.monotonic())
 
     def _send(self, send: Send) -> Reply | Failed:
+        request = self._wire.request(send, time.monotonic())
         try:
-            response = self._transport.handle_request(self._wire.request(send, time.monotonic()))
+            response = self._transport.handle_request(request)
             chunks, size = [], 0
             try:
                 for chunk in cast(httpx.SyncByteStream, response.stream):
@@ -358,5 +360,5 @@ class Timerd:
             finally:
                 response.close()
         except (httpx.TransportError, httpx.StreamError) as error:
-            return self._wire.failed(error, time.monotonic())
+            return self._wire.failed(error, time.monotonic(), request)
         return _http.replied(response, chunks, time.monotonic())

@@ -6,7 +6,7 @@ given together stay together: what is wrong with one is the caller's to hear abo
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from timerd_client._coalesce import Chunk, Turn
@@ -27,6 +27,7 @@ from timerd_client._protocol import (
     EncodedArm,
     arm_request,
     encode_arm,
+    is_partial,
     problem_of,
     read_armed,
 )
@@ -63,7 +64,7 @@ def perform(turn: Turn, exchange: Exchange) -> Conversation[list[Any]]:
         return (yield from _arm(items, exchange))
     try:
         if isinstance(work, Call):
-            return [(yield from exchange.call(work))]
+            return [(yield from exchange.call(work) if work.some is None else _in_parts(work, work.some, exchange))]
         return [(yield from _arm_together(work, exchange))]
     except TimerdError as error:
         return [error]
@@ -91,14 +92,18 @@ def _arm(items: Sequence[EncodedArm], exchange: Exchange, offset: int | None = N
                 continue
             error = problem_of(reply)
             if isinstance(error, ShardUnavailable):
+                if not is_partial(reply):
+                    yield from exchange.pause(error, error.retry_after)
+                    parts.appendleft(part)
+                    continue
                 away = []
                 for index, result in zip(part, read_armed(reply, len(part)), strict=True):
                     if result.status == "unavailable":
                         away.append(index)
                     else:
                         outcomes[index] = result
-                yield from exchange.pause(error, error.retry_after)
                 if away:
+                    yield from exchange.pause(error, error.retry_after)
                     parts.appendleft(away)
                 continue
             if not isinstance(error, ProblemError) or error.status not in (413, 422):
@@ -128,6 +133,30 @@ def _arm(items: Sequence[EncodedArm], exchange: Exchange, offset: int | None = N
     if exchange.lost:
         outcomes = [_doubt(item, outcome) for item, outcome in zip(items, outcomes, strict=True)]
     return outcomes
+
+
+def _in_parts(call: Call[Any], some: Callable[[Sequence[int]], Call[Any]], exchange: Exchange) -> Conversation[Any]:
+    """The results of a call about many; what an owner that is away has not done is asked for again, by itself."""
+    results: list[Any] = []
+    todo: Sequence[int] = ()
+    while True:
+        reply = yield from exchange.ask(call.request, partial=True)
+        error = None if 200 <= reply.status < 300 else problem_of(reply)
+        if error is not None and not (isinstance(error, ShardUnavailable) and is_partial(reply)):
+            if not isinstance(error, ShardUnavailable):
+                raise exchange.explain(error) from error.__cause__
+            yield from exchange.pause(error, error.retry_after)
+            continue
+        found = call.read(reply)
+        if not results:
+            results, todo = list(found), range(len(found))
+        for number, result in zip(todo, found, strict=True):
+            results[number] = result
+        todo = [number for number in todo if results[number].status == "unavailable"]
+        if not isinstance(error, ShardUnavailable) or not todo:
+            return results
+        yield from exchange.pause(error, error.retry_after)
+        call = some(todo)
 
 
 def _bad_items(error: ProblemError, count: int) -> dict[int, ProblemError]:
