@@ -22,6 +22,7 @@ from timerd_client._errors import OutcomeUnknown, TimerdError
 from timerd_client._exchange import ATTEMPT_SHARE, Conversation, Exchange, Failed, Send, Sleep, Woke
 from timerd_client._instants import Duration
 from timerd_client._protocol import Call, Key, Reply, encode_arm
+from timerd_client._routing import Routing
 from timerd_client._server_time import ServerTime
 from timerd_client._turns import chunks, perform
 from timerd_client._values import (
@@ -51,7 +52,8 @@ class AsyncTimerd:
     at most 10,000 items. `key` is an API key, `ca_file` a PEM file of who may sign the certificate of an `https://`
     server; without it those count that the public trusts. A `transport` of httpx's replaces the built-in one: for
     proxies, client certificates, tests. Of a cluster `url` may be a list of nodes: the next one is asked when one can't
-    be reached.
+    be reached. With `routing` each timer's request goes to the node that owns it, where that is known (it needs the
+    extra `timerd-client[routing]`).
     """
 
     def __init__(
@@ -62,10 +64,12 @@ class AsyncTimerd:
         timeout: float = 10.0,
         ca_file: str | PathLike[str] | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
+        routing: bool = False,
     ) -> None:
         if not timeout > 0:
             raise ValueError("timeout must be above 0")
         self._wire = _http.Wire(url, key)
+        self._routing = Routing(self._wire.secure) if routing else None
         self._transport = transport or httpx.AsyncHTTPTransport(verify=_http.trust(ca_file), limits=_http.LIMITS)
         self._timeout = timeout
         self._server_time = ServerTime()
@@ -341,7 +345,7 @@ class AsyncTimerd:
         )
         outcomes: list[Any] = [OutcomeUnknown("interrupted") for _ in turn.jobs]
         try:
-            outcomes = await self._drive(perform(turn, exchange))
+            outcomes = await self._drive(perform(turn, exchange, self._routing))
         finally:
             now = time.monotonic()
             self._tell(self._coalescer.done(turn, outcomes, exchange.settled_at, turn.deadline, now))

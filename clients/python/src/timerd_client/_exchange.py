@@ -24,6 +24,7 @@ import msgspec
 from timerd_client._errors import OutcomeUnknown, ProblemError, TimerdError, Unavailable, UnexpectedAnswer
 from timerd_client._instants import parse_ms, to_rfc3339
 from timerd_client._protocol import HEALTHZ, Call, Reply, Request, problem_of, retry_after
+from timerd_client._routing import RING, Routing
 from timerd_client._server_time import ServerTime
 
 T = TypeVar("T")
@@ -81,6 +82,7 @@ class Exchange:
         self._ends = now  # of the latest attempt
         self.now = now
         self.deadline = deadline
+        self.routing: Routing | None = None
         self.lost = False
         """The answer to some attempt of a write is missing."""
         self.settled_at = 0.0
@@ -113,6 +115,10 @@ class Exchange:
                 if not self._server_time.known:
                     raise UnexpectedAnswer(f"no Timerd-Now in the answer (status {event.status}): not a timerd server?")
             event = yield from self._attempt(request)
+            if request.base and (isinstance(event, Failed) or event.status >= 500):  # any node takes it
+                if self.routing is not None:
+                    self.routing.wrong(self.now)
+                request = msgspec.structs.replace(request, base="")
             if isinstance(event, Failed):
                 yield from self.pause(_unavailable(event))
                 continue
@@ -131,6 +137,15 @@ class Exchange:
                     self.lost = True
                     self.settled_at = max(self.settled_at, self._ends + MARGIN)
             yield from self.pause(error, retry_after(event))
+
+    def learn(self) -> Conversation[Routing | None]:
+        """Where ids live, if requests go by that; read anew now and then, with one attempt."""
+        if self.routing is not None and self.routing.is_due(self.now):
+            self.routing.asks(self.now)
+            event = yield from self._attempt(RING)
+            if isinstance(event, Reply):
+                self.routing.heard(event, self.now)
+        return self.routing
 
     def pause(self, why: TimerdError, at_least: float | None = None) -> Conversation[None]:
         """Back off before a repeat; raises when the time that is left is too short for it, or if none would help."""

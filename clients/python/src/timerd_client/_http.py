@@ -17,6 +17,7 @@ from timerd_client._exchange import Failed, Send
 from timerd_client._protocol import Reply
 from timerd_client._version import VERSION
 
+OWNERS_MAX: Final = 256  # nodes of one cluster
 ANSWER_BYTES_MAX: Final = 64 << 20  # 1,000 timers of 64 KiB on a page
 # Below uvicorn's 5 s: a connection that the server closes while we write on it leaves a write's outcome open.
 KEEPALIVE_S: Final = 4.0
@@ -42,9 +43,22 @@ class Wire:
             raise ValueError("no address of a server")
         self._nodes = [_Node(url, key) for url in given]
         self._at = 0
+        self._key = key
+        self._owners: dict[str, _Node] = {}  # by the address that the ring has
+        self.secure = all(node.secure for node in self._nodes)
+        """Whether nothing is ever sent in the clear."""
 
     def request(self, send: Send, now: float) -> httpx.Request:
+        if send.request.base:
+            return self._owner(send.request.base).request(send, now)
         return self._nodes[self._at].request(send, now)
+
+    def _owner(self, address: str) -> "_Node":
+        if address not in self._owners:
+            if len(self._owners) >= OWNERS_MAX:
+                self._owners.clear()
+            self._owners[address] = _Node(address, self._key)
+        return self._owners[address]
 
     def failed(self, error: httpx.TransportError | httpx.StreamError, at: float, request: httpx.Request) -> Failed:
         """What became of a request. The next one goes to the next node, unless another has gone there already."""
@@ -68,6 +82,7 @@ class _Node:
             raise ValueError(f"not the address of a server: {url!r}")
         self._base = str(base).rstrip("/")
         self._plain = base.scheme == "http"
+        self.secure = not self._plain
         host = base.netloc
         self._headers: list[tuple[bytes, bytes]] = [
             (b"host", host),

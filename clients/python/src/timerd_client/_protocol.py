@@ -39,6 +39,8 @@ class Request(msgspec.Struct, frozen=True):
     path: str
     body: bytes = b""
     write: bool = False
+    base: str = ""
+    """The address of a node to send it to; empty: whichever the client was given."""
 
 
 class Reply(msgspec.Struct, frozen=True):

@@ -9,6 +9,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
+from msgspec import structs
+
 from timerd_client._coalesce import Chunk, Turn
 from timerd_client._errors import (
     ItemError,
@@ -31,6 +33,7 @@ from timerd_client._protocol import (
     problem_of,
     read_armed,
 )
+from timerd_client._routing import Routing
 from timerd_client._values import Arm
 
 # With several bad items the problem as a whole is `validation`. An item was checked for form before it was sent, so
@@ -55,15 +58,20 @@ def chunks(arms: Iterable[Arm]) -> Iterator[Chunk]:
         yield Chunk(items[start:], start)
 
 
-def perform(turn: Turn, exchange: Exchange) -> Conversation[list[Any]]:
+def perform(turn: Turn, exchange: Exchange, routing: Routing | None = None) -> Conversation[list[Any]]:
     """Carry out a turn. Returns a result or an error for each job; raises nothing of the contract's."""
     exchange.lost = any(job.unsure for job in turn.jobs)
+    exchange.routing = routing
     work = turn.jobs[0].work
     if isinstance(work, EncodedArm):
         items = [job.work for job in turn.jobs if isinstance(job.work, EncodedArm)]
         return (yield from _arm(items, exchange))
     try:
         if isinstance(work, Call):
+            if routing is not None and len(work.keys) == 1 and isinstance(work.keys[0], str):
+                yield from exchange.learn()
+                base = routing.address_of(work.keys[0])
+                work = structs.replace(work, request=structs.replace(work.request, base=base))
             return [(yield from exchange.call(work) if work.some is None else _in_parts(work, work.some, exchange))]
         return [(yield from _arm_together(work, exchange))]
     except TimerdError as error:
@@ -83,9 +91,14 @@ def _arm(items: Sequence[EncodedArm], exchange: Exchange, offset: int | None = N
     outcomes: list[Any] = [None] * len(items)
     parts: deque[Sequence[int]] = deque([range(len(items))])  # indexes, in the order in which they must be sent
     try:
+        if (routing := (yield from exchange.learn())) is not None:
+            parts = deque(routing.by_owner([item.id for item in items]).values())
         while parts:
             part = parts.popleft()
-            reply = yield from exchange.ask(arm_request([items[index] for index in part]), partial=True)
+            request = arm_request([items[index] for index in part])
+            if routing is not None:
+                request = structs.replace(request, base=routing.address_of(items[part[0]].id))
+            reply = yield from exchange.ask(request, partial=True)
             if 200 <= reply.status < 300:
                 for index, result in zip(part, read_armed(reply, len(part)), strict=True):
                     outcomes[index] = result
