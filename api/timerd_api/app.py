@@ -46,7 +46,7 @@ from timerd_api.problem import INTERNAL_ERROR, METHOD_NOT_ALLOWED, NOT_FOUND, UN
 from timerd_api.scopes import ARM
 from timerd_api.service import Cluster, Service
 from timerd_api.settings import ApiSettings
-from timerd_api.turns import Turns
+from timerd_api.turns import AT_ONCE_IN_A_CLUSTER, Turns
 from timerd_api.values import Query
 
 NOW_HEADER: Final = b"timerd-now"
@@ -200,7 +200,7 @@ def _surface(
     contract, page = openapi.encoded(document), contract_page.render(document)
     app = FastAPI(title="timerd", openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.router.route_class = GuardedRoute
-    turns = Turns()
+    turns = Turns(1 if cluster is None else AT_ONCE_IN_A_CLUSTER)
     timers.add_routes(app.router, service, intake, turns)
     types.add_routes(app.router, service, intake)
     dead_letters.add_routes(app.router, service, intake, turns)

@@ -15,14 +15,16 @@ from typing import Final
 from timerd_api.problem import OVERLOADED, Problem
 
 WAITING_MAX: Final = 64  # at some milliseconds each, who waits longer has given up
+WAIT_S_MAX: Final = 10.0  # in a cluster others' shards may be long in answering
+AT_ONCE_IN_A_CLUSTER: Final = 8  # most of such a call is waiting for other nodes
 PAUSE_S_MAX: Final = 0.05
 
 
 class Turns:
-    """One at a time: `async with turns`. Raises Problem when too many wait already."""
+    """One at a time, or a few: `async with turns`. Raises Problem when too many wait already, or it takes too long."""
 
-    def __init__(self) -> None:
-        self._lock = asyncio.Lock()
+    def __init__(self, at_once: int = 1) -> None:
+        self._lock = asyncio.Semaphore(at_once)
         self._waiting = 0
         self._began = 0.0
         self._free_at = 0.0
@@ -32,7 +34,10 @@ class Turns:
             raise Problem(OVERLOADED, "too many calls that read much wait for their turn")
         self._waiting += 1
         try:
-            await self._lock.acquire()
+            async with asyncio.timeout(WAIT_S_MAX):
+                await self._lock.acquire()
+        except TimeoutError:
+            raise Problem(OVERLOADED, "calls that read much take too long") from None
         finally:
             self._waiting -= 1
         try:
