@@ -445,7 +445,10 @@ class Node:
             self._runners.send(shard, message(gathering.token(index)))
         return await gathering.future
 
-    ask_all, live, with_bodies = _ask_all, _live, _with_bodies  # for `parts`, which answers other nodes
+    ask_all, live = _ask_all, _live  # for `parts`, which answers other nodes
+
+    def with_bodies(self, views: Sequence[TimerView], *, as_they_were: bool) -> Awaitable[Views]:
+        return self._with_bodies(views, as_they_were=as_they_were)
 
     # Last, since its name hides the builtin in annotations behind it.
     async def list(self, filter: Filter, page_size: int, page_token: str | None) -> tuple[Views, str | None] | Refused:
