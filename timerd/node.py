@@ -109,7 +109,7 @@ class Node:
         self.scaling = Scaling(settings, table, runners, catalog, clock, lambda: self._types.known, self._ask_all)
         self.scaling.on_table = self._table_changed
         self._rerouting = Rerouting(runners, lambda: self.scaling.table)
-        self._reading = Reading(runners, self._ask_about, self._ask_all)
+        self.reading = Reading(runners, self._ask_about, self._ask_all)
         self._dead = DeadLetters(runners, self._ask, self._split_ids, self.scaling.at_rest)
         self._holding = Holding(settings, runners, self._dispatch, clock, lambda: self.scaling.table, self._greet)
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -272,11 +272,11 @@ class Node:
 
     async def get(self, id: str) -> TimerView | Refused | None:
         """One timer, its payload in full."""
-        return await self._reading.get(id)
+        return await self.reading.get(id)
 
     async def next(self, type: str | None, limit: int) -> Views | Refused:
         """The soonest due timers of the shards that are here."""
-        return await self._reading.next(type, limit)
+        return await self.reading.next(type, limit)
 
     # ---- types
 
@@ -330,7 +330,7 @@ class Node:
     ) -> tuple[Views, str | None] | Refused:
         """A page of dead letters."""
         wanted = Filter(type, "dead")
-        return await self._reading.pages(
+        return await self.reading.pages(
             page_size, page_token, lambda after, count, token: ListDead(type, after, count, token), wanted
         )
 
@@ -447,12 +447,9 @@ class Node:
 
     ask_all, live = _ask_all, _live  # for `parts`, which answers other nodes
 
-    def with_bodies(self, views: Sequence[TimerView], *, as_they_were: bool) -> Awaitable[Views]:
-        return self._with_bodies(views, as_they_were=as_they_were)
-
     # Last, since its name hides the builtin in annotations behind it.
     async def list(self, filter: Filter, page_size: int, page_token: str | None) -> tuple[Views, str | None] | Refused:
         """A page of timers in the order of (slot, id): stable whatever fires meanwhile."""
-        return await self._reading.pages(
+        return await self.reading.pages(
             page_size, page_token, lambda after, count, token: List(filter, after, count, token), filter
         )

@@ -125,7 +125,7 @@ class Parts:
                 return await self._soonest(shards, type, count)
             case FillIn(views, as_they_were):
                 absent = self._absent({view.shard for view in views})
-                return absent or Filled(await self._node.with_bodies(views, as_they_were=as_they_were))
+                return absent or Filled(await self._node.reading.with_bodies(views, as_they_were=as_they_were))
             case CountAll():
                 tally = await self._node.tally()
                 here = [shard for shard in tally.shards if self.is_here(shard.shard)]

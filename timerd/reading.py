@@ -26,7 +26,7 @@ class Reading:
     async def get(self, id: str) -> TimerView | Refused | None:
         """One timer, its payload in full."""
         view: TimerView | Gone | None = await self._ask_about(id, partial(Get, id))
-        return view if view is None or isinstance(view, Gone) else (await self._with_bodies([view]))[0]
+        return view if view is None or isinstance(view, Gone) else (await self.with_bodies([view]))[0]
 
     async def next(self, type: str | None, limit: int) -> list[TimerView] | Refused:
         """The soonest due timers."""
@@ -34,10 +34,12 @@ class Reading:
         if GONE in answers:
             return GONE
         views = sorted((view for answer in answers for view in answer), key=lambda v: (v.fire_at, v.generation))
-        shown = await self._with_bodies(views[:limit])
+        shown = await self.with_bodies(views[:limit])
         return sorted(shown, key=lambda v: (v.fire_at, v.generation))  # one may have been moved meanwhile
 
-    async def _with_bodies(self, views: Sequence[TimerView], *, as_they_were: bool = False) -> list[TimerView]:
+    async def with_bodies(self, views: Sequence[TimerView], *, as_they_were: bool = False) -> list[TimerView]:
+        """The views, each with its payload in full."""
+
         def look_up(id: str) -> Awaitable[TimerView | None]:
             return self._look_up(id)
 
@@ -65,7 +67,7 @@ class Reading:
             return page
         found, upto = page
         # Unless every timer is asked for, one that changes meanwhile may be none of them.
-        views = await self._with_bodies(found, as_they_were=wanted != Filter())
+        views = await self.with_bodies(found, as_they_were=wanted != Filter())
         return views, None if upto is None else page_token_of(upto)
 
     async def _look_up(self, id: str) -> TimerView | None:
