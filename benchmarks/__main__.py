@@ -1,4 +1,5 @@
-"""`python -m benchmarks arm|arm-one|fire|fairness|callback|rearm|memory|bodies|bodies-60-days|restart|idle|stream|all`.
+"""`python -m benchmarks NAME`: one of NAMES, or all;
+and `python -m benchmarks model --rate R`, which adds figures up to what R fires a second take.
 
 Measures, prints a table, and writes JSON if asked.
 
@@ -22,12 +23,16 @@ from benchmarks import (
     bodies,
     bodies_60_days,
     callback,
+    cluster,
     fairness,
     fire,
+    frames,
     idle,
     memory,
+    model,
     rearm,
     restart,
+    shards,
     stream,
 )
 from benchmarks.figure import Figure, Round, gather, load, show
@@ -47,6 +52,9 @@ NAMES = (
     "restart",
     "idle",
     "stream",
+    "shards",
+    "frames",
+    "cluster",
 )
 ROUNDS: dict[str, Rounds] = {
     "arm": arm.run,
@@ -57,6 +65,8 @@ ROUNDS: dict[str, Rounds] = {
     "memory": memory.run,
     "bodies": bodies.run,
     "bodies-60-days": bodies_60_days.run,
+    "frames": frames.run,
+    "shards": shards.run,
 }
 
 
@@ -67,12 +77,16 @@ async def measure(name: str, rounds: int, place: Place) -> list[Figure]:
         return await restart.run(place, rounds)
     if name == "stream":
         return await stream.run(place, rounds)
+    if name == "cluster":
+        return await cluster.run(place, rounds)
     if name == "idle":
         return await idle.run(place)
     return gather([await ROUNDS[name](place) for _ in range(rounds)])
 
 
 def main() -> None:
+    if sys.argv[1:2] == ["model"]:
+        return model.main(sys.argv[2:])
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("name", choices=[*NAMES, "all"])
     parser.add_argument("--rounds", type=int, default=3, help="medians are of this many")
@@ -92,6 +106,7 @@ def main() -> None:
     print(f"\nPython {platform.python_version()}, {os.cpu_count()} cores, load {before} before and {load()} after")
     if given.json:
         given.json.write_bytes(msgspec.json.format(msgspec.json.encode(figures), indent=1))
+    return None
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -56,8 +56,7 @@ class Server:
 
     def cpu_s(self) -> float:
         """User and system seconds of all its threads since it was started."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / TICKS_A_SECOND
+        return cpu_s([self.pid])
 
     def rss_bytes(self) -> int:
         """What it has resident in memory now."""
@@ -117,6 +116,15 @@ async def _quiet(seconds: float) -> None:
         await asyncio.sleep(0.5)
         if busy_s() - before <= QUIET_SHARE * 0.5:
             return
+
+
+def cpu_s(pids: Sequence[int]) -> float:
+    """User and system seconds of all threads of these processes since they were started."""
+    ticks = 0
+    for pid in pids:
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / TICKS_A_SECOND
 
 
 def busy_s() -> float:

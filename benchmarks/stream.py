@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.figure import Figure
-from benchmarks.server import SERVER_CORE, Place
+from benchmarks.server import SERVER_CORE, Place, cpu_s
 from tests.cluster.nats_server import BINARY, NatsServer, cluster_of, free_ports, start_all, stop_all
 from timerd.engine.record import Armed
 from timerd.engine.timer import Timer
@@ -42,7 +42,7 @@ async def run(place: Place, rounds: int) -> list[Figure]:
             connection = await Connection.connect([server.url for server in servers], "benchmark")
             try:
                 for _ in range(rounds):
-                    for name, value, unit in await _round(connection, count):
+                    for name, value, unit in await _round(connection, servers):
                         figures.setdefault(name, Figure(name, unit, [])).values.append(value)
             finally:
                 await connection.close()
@@ -50,7 +50,9 @@ async def run(place: Place, rounds: int) -> list[Figure]:
     return list(figures.values())
 
 
-async def _round(connection: Connection, servers: int) -> list[tuple[str, float, str]]:
+async def _round(connection: Connection, processes: list[NatsServer]) -> list[tuple[str, float, str]]:
+    servers = len(processes)
+    pids = [server.pid for server in processes]
     where = "1 server" if servers == 1 else f"{servers} servers"
     found = []
     for label, size in SIZES.items():
@@ -61,11 +63,15 @@ async def _round(connection: Connection, servers: int) -> list[tuple[str, float,
         found.append((f"{name}: p99", 1000 * statistics.quantiles(took, n=100)[98], "ms"))
         log = await _open(connection, servers, SHARDS)
         turns = max(4, min(100, BUDGET // size // SHARDS))
-        begun = time.perf_counter()
+        begun, cpu = time.perf_counter(), cpu_s(pids)
         for lsn in range(1, turns + 1):
             await _append(log, SHARDS, lsn, size)
         rate = turns * SHARDS / (time.perf_counter() - begun)
-        found.append((f"append {label}, {SHARDS} shards, {where}", rate, "turns/s"))
+        name = f"append {label}, {SHARDS} shards, {where}"
+        found.append((name, rate, "turns/s"))
+        found.append(
+            (f"{name}: CPU of each server", (cpu_s(pids) - cpu) / servers / (turns * SHARDS) * 1e6, "us a turn")
+        )
     begun = time.perf_counter()
     again = await StreamLog.open(connection, log.names, range(SHARDS), "reader", servers, boot_ms=int)
     frames = [frame.lsn async for frame in again.replay()]

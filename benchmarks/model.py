@@ -1,0 +1,170 @@
+"""`python -m benchmarks model --rate 1e6 --pending 1e8`: the capacity model over the constants that were measured.
+
+    --take FIGURES.json    put the figures of `python -m benchmarks NAME --json FIGURES.json` in place of the constants
+    --constants            only show the constants
+
+constants.json has each constant with the benchmark and the figure that it comes from; nothing else has them. What
+docs/capacity.md shows stands there under the command that printed it, and is renewed with the constants.
+"""
+
+import argparse
+import re
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from benchmarks.capacity import Impossible, Load, Plan, plan
+from benchmarks.figure import Figure
+
+FILE: Final = Path(__file__).parent / "constants.json"
+PAGE: Final = Path(__file__).parents[1] / "docs" / "capacity.md"
+
+
+class Constant(msgspec.Struct, omit_defaults=True):
+    """One number, and where it comes from."""
+
+    name: str
+    value: float
+    unit: str
+    benchmark: str
+    """The name of a benchmark here; or a file of this project that says why it is so."""
+    figure: str
+    """What that benchmark calls it; or what the file does."""
+    scale: float = 1.0
+    """The figure, in the unit here."""
+    when: str = ""
+    """The day, and what the machine was like."""
+
+
+def read(path: Path = FILE) -> list[Constant]:
+    """All constants."""
+    return msgspec.json.decode(path.read_bytes(), type=list[Constant])
+
+
+def values(constants: list[Constant]) -> dict[str, float]:
+    """By name, with those that follow from two figures: what a message and a KiB cost a NATS server."""
+    found = {each.name: each.value for each in constants}
+    small, large = found.pop("nats_turn_4k"), found.pop("nats_turn_512k")
+    found["nats_kib"] = max(0.0, large - small) / (512 - 4)
+    found["nats_message"] = small - 4 * found["nats_kib"]
+    return found
+
+
+def take(constants: list[Constant], figures: list[Figure], when: str) -> list[str]:
+    """Put figures in place of the constants that come from them; a line for each."""
+    medians = {figure.name: figure.median for figure in figures}
+    said = []
+    for each in constants:
+        if each.figure in medians:
+            value = max(0.0, medians[each.figure] * each.scale)
+            said.append(f"{each.name}: {each.value:g} -> {value:g} {each.unit}")
+            each.value, each.when = float(f"{value:.4g}"), when
+    return said
+
+
+def main(arguments: list[str]) -> None:
+    given = _parser().parse_args(arguments)
+    constants = read()
+    if given.take:
+        for path in given.take:
+            figures = msgspec.json.decode(path.read_bytes(), type=list[Figure])
+            print("\n".join(take(constants, figures, given.when)))
+        FILE.write_bytes(msgspec.json.format(msgspec.json.encode(constants), indent=1) + b"\n")
+        PAGE.write_text(renewed(PAGE.read_text(), constants))
+        return
+    try:
+        print(answer(arguments, constants))
+    except Impossible as error:
+        sys.exit(f"not to be had: {error}")
+
+
+def answer(arguments: list[str], constants: list[Constant]) -> str:
+    """What the command prints. Raises Impossible."""
+    given = _parser().parse_args(arguments)
+    if given.constants:
+        lines = ["| constant | value | from | |", "| --- | --- | --- | --- |"]
+        lines += [
+            f"| `{each.name}` | {each.value:,.10g} {each.unit} | `{each.benchmark}`: {each.figure} | {each.when} |"
+            for each in constants
+        ]
+        return "\n".join(lines)
+    load = Load(
+        given.rate, 60 * given.rate if given.pending is None else given.pending, given.rearmed, given.payload,
+        given.batch, given.request, given.routed, given.share, given.spare, given.replicas, given.nats_cores,
+        given.shards,
+    )  # fmt: skip
+    return table(load, plan(load, values(constants)))
+
+
+def renewed(page: str, constants: list[Constant]) -> str:
+    """The page, with every table under `<!-- python -m benchmarks model ... -->` as that command prints it now."""
+
+    def shown(found: re.Match[str]) -> str:
+        return f"{found[1]}\n{answer(found[2].split(), constants)}\n<!-- end -->"
+
+    return re.sub(r"(<!-- python -m benchmarks model(.*?) -->)\n.*?<!-- end -->", shown, page, flags=re.S)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks model", description=__doc__)
+    parser.add_argument("--rate", type=float, default=1e6, help="fires a second")
+    parser.add_argument("--pending", type=float, help="timers that wait (default: 60 s of the rate)")
+    parser.add_argument("--rearmed", type=float, default=1.0, help="part of fires that the answer arms again")
+    parser.add_argument("--payload", type=int, default=0, help="bytes of JSON")
+    parser.add_argument("--batch", type=int, default=800, help="timers in a delivery")
+    parser.add_argument("--request", type=int, default=1_000, help="timers in a request that arms")
+    parser.add_argument("--routed", action="store_true", help="clients send each timer to the node that has its shard")
+    parser.add_argument("--share", type=float, default=0.6, help="how busy nodes, NATS servers and disks may be")
+    parser.add_argument("--spare", type=int, default=1, help="nodes that may be missing")
+    parser.add_argument("--replicas", type=int, default=3)
+    parser.add_argument("--nats-cores", type=int, default=4, help="cores of each NATS server")
+    parser.add_argument("--shards", type=int)
+    parser.add_argument("--constants", action="store_true", help="show the constants")
+    parser.add_argument(
+        "--take", type=Path, nargs="+", metavar="FIGURES.json", help="renew constants and page, no more"
+    )
+    parser.add_argument("--when", default=time.strftime("%Y-%m-%d"), help="of the figures that are taken")
+    return parser
+
+
+def table(load: Load, found: Plan) -> str:
+    """In Markdown."""
+    armed = "all by the answer" if load.rearmed == 1 else f"{load.rearmed:.0%} by the answer, the rest over HTTP"
+    missing = f"with {load.spare} missing"
+    rows = [
+        ("timerd nodes, a core each", f"{found.nodes}", f"{load.spare} of them may be missing"),
+        ("shards", f"{found.shards}", "`--shards`, for good at the first start"),
+        (
+            "busiest node",
+            f"{found.node_cores:.0%} of a core",
+            f"{found.node_cores_short:.0%} with {load.spare} missing",
+        ),
+        ("all nodes", f"{found.cores:.1f} cores", f"{found.forwarded:.0%} of arms over HTTP are forwarded"),
+        ("memory of a node", _size(found.memory), missing),
+        ("messages", f"{found.messages:,.0f}/s", f"{found.timers_a_message:,.0f} timers each"),
+        ("messages into a stream", f"{found.messages_a_stream:,.0f}/s", f"of {found.stream_limit:,.0f} one by one"),
+        ("bytes to NATS", f"{_size(found.bytes)}/s", f"{_size(found.bytes_written)}/s on all disks"),
+        ("NATS servers", f"{found.nats_servers}", f"{found.nats_cores:.1f} cores in all"),
+        ("syncs of each server's disk", f"{found.syncs:,.0f}/s", ""),
+        ("disk of each server", _size(found.disk), "at the most"),
+        ("take-over after kill -9", f"{found.takeover_s:.0f} s", "of a node"),
+        ("one node on files instead", f"{found.files_cores:.0%} of a core", _fits(load, found)),
+    ]
+    head = f"{load.rate:,.0f} fires a second, {load.pending:,.0f} pending, armed again {armed}, payload {load.payload}"
+    lines = [head, "", "| what | how much | |", "| --- | --- | --- |"]
+    return "\n".join(lines + [f"| {name} | {much} | {more} |" for name, much, more in rows])
+
+
+def _fits(load: Load, found: Plan) -> str:
+    return "would do" if found.files_cores <= load.share else "would not do"
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
