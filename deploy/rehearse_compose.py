@@ -40,6 +40,7 @@ COMPOSE = ROOT / "deploy" / "compose.yaml"
 VARIABLES = ("TIMERD_PASSWORD", "SYS_PASSWORD", "TIMERD_API_KEY", "TIMERD_CLUSTER_SECRET")
 TIMERS = 300
 READY_S = 90
+RESTARTS_MAX = 5
 
 
 def image_environment() -> dict[str, str]:
@@ -68,6 +69,7 @@ class Service:
         self.address = addresses[name]
         self.home = home / name
         self._names = addresses
+        self.restarts = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._paths: dict[str, str] = {}
         for volume in said.get("volumes", ()):
@@ -112,8 +114,12 @@ class Service:
     def healthy(self) -> bool:
         """Whether the health check passes."""
         assert self._process is not None
-        if self._process.poll() is not None:
-            raise SystemExit(f"{self.name} ended with {self._process.returncode}:\n{self.tail()}")
+        if (code := self._process.poll()) is not None:
+            if self.said["restart"] != "unless-stopped" or self.restarts == RESTARTS_MAX:
+                raise SystemExit(f"{self.name} ended with {code}:\n{self.tail()}")
+            self.restarts += 1
+            print(f"         {self.name} ended with {code}, and is started again: {self.tail(1)}", flush=True)
+            self.start()
         url = re.search(r"http://[^' ]+", self._here(" ".join(self.said["healthcheck"]["test"])))
         assert url is not None
         with contextlib.suppress(OSError), urllib.request.urlopen(url[0], timeout=3) as answer:
@@ -137,9 +143,9 @@ class Service:
             self._process.kill()
             self._process.wait()
 
-    def tail(self) -> str:
+    def tail(self, lines: int = 30) -> str:
         """The last it has said."""
-        return "\n".join((self.home / "log").read_text(errors="replace").splitlines()[-30:])
+        return "\n".join((self.home / "log").read_text(errors="replace").splitlines()[-lines:])
 
 
 class Processor(ThreadingHTTPServer):
