@@ -7,7 +7,7 @@ patience that the file gives it; timerd's image is this checkout, with what the 
 service has an address of its own in 127.0.0.0/8 in place of a host name and of 0.0.0.0, so ports stay what they are.
 
 Then the cluster has to form; timers armed at any node have to arrive once; a node is stopped and comes back, one is
-killed and comes back, a NATS server goes as `docker compose stop` would have it go; and at the end all are stopped.
+killed and comes back, a NATS server is stopped and comes back; and at the end all are stopped.
 Exit 0: all of it worked.
 """
 
