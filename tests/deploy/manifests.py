@@ -13,7 +13,7 @@ GIVEN = {
     "TIMERD_PASSWORD": "a1b2",
     "SYS_PASSWORD": "c3d4",
     "TIMERD_API_KEY": "bootstrap",
-    "TIMERD_CLUSTER_SECRET": "shown among nodes",
+    "TIMERD_CLUSTER_SECRET": "5ec1e7" * 8,
 }
 """What whoever starts it sets."""
 

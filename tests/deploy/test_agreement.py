@@ -1,6 +1,8 @@
 """What the files under deploy/ say agrees: with one another, the Dockerfile, timerd's options, what tests run on."""
 
+import importlib
 import re
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -185,6 +187,19 @@ def test_every_secret_that_is_asked_for_is_in_the_example() -> None:
     for each in asked:
         found.setdefault(each["name"], set()).add(each["key"])
     assert found == there
+
+
+def test_the_compose_file_can_be_rehearsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(DEPLOY)  # it is a script, not a package
+    rehearsal = importlib.import_module("rehearse_compose").Rehearsal(tmp_path)
+    rehearsal.processor.shutdown()
+    rehearsal.processor.server_close()
+    assert [each.name for each in rehearsal.nodes + rehearsal.servers] == [*NODES, *SERVERS]
+    for each in rehearsal.servers:
+        text = (each.home / "etc-nats/three.conf").read_text()
+        assert not re.search(r"0\.0\.0\.0|nats://nats", text), "an address that is not of this machine"
+        assert f"listen: {each.address}:4222\n" in text
+        assert f"store_dir: {each.home}/data\n" in text
 
 
 def test_the_user_of_the_pod_is_the_one_of_the_image() -> None:
