@@ -116,14 +116,16 @@ class Setting:
         return {**await self._idle(), **await self._arm(), **await self._fire(), **await self._rearm()}
 
     async def _idle(self) -> Costs:
-        """What a shard costs while nothing happens: renewals of its lease, the nodes' heartbeats."""
+        """What a shard costs while nothing happens: renewals of its lease, the nodes' heartbeats. And memory."""
+        memory = sum(node.rss_bytes() for node in self.nodes) / len(self.nodes)
+        costs: Costs = {f"{self.name}: idle: memory of a node": (memory / 1e6, "MB", 0.0)}
         if self.streams is None:
-            return {}
+            return costs
         shards = len((await wire.call(self.ports[0], "GET", "/v1/shards"))["shards"])
         async with self.watch() as watch:
             await asyncio.sleep(IDLE_S)
         us = 1e6 / IDLE_S / shards
-        return {
+        return costs | {
             f"{self.name}: idle: nodes": (watch.nodes_s * us, "us a shard and second", 0.0),
             f"{self.name}: idle: each NATS server": (
                 watch.servers_s / len(self.servers) * us,

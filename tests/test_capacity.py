@@ -145,7 +145,7 @@ async def test_constants_that_need_no_clock_are_as_the_code_is() -> None:
 def test_figures_are_taken_by_name_and_in_the_unit_of_the_constant() -> None:
     constants = model.read()
     said = model.take(
-        constants, [Figure("memory of a process without timers", "MB", [80, 90, 85]), Figure("else", "", [1])], "now"
+        constants, [Figure("1 node: idle: memory of a node", "MB", [80, 90, 85]), Figure("else", "", [1])], "now"
     )
     assert len(said) == 1
     (taken,) = [each for each in constants if each.name == "memory_node"]
