@@ -133,6 +133,7 @@ def _parser() -> argparse.ArgumentParser:
 def table(load: Load, found: Plan) -> str:
     """In Markdown."""
     armed = "all by the answer" if load.rearmed == 1 else f"{load.rearmed:.0%} by the answer, the rest over HTTP"
+    forwarded = f"{found.forwarded:.0%} of arms are forwarded" if load.rearmed < 1 else ""
     missing = f"with {load.spare} missing"
     rows = [
         ("timerd nodes, a core each", f"{found.nodes}", f"{load.spare} of them may be missing"),
@@ -142,7 +143,7 @@ def table(load: Load, found: Plan) -> str:
             f"{found.node_cores:.0%} of a core",
             f"{found.node_cores_short:.0%} with {load.spare} missing",
         ),
-        ("all nodes", f"{found.cores:.1f} cores", f"{found.forwarded:.0%} of arms over HTTP are forwarded"),
+        ("all nodes", f"{found.cores:.1f} cores", forwarded),
         ("memory of a node", _size(found.memory), missing),
         ("messages", f"{found.messages:,.0f}/s", f"{found.timers_a_message:,.0f} timers each"),
         ("messages into a stream", f"{found.messages_a_stream:,.0f}/s", f"of {found.stream_limit:,.0f} one by one"),
