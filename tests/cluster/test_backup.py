@@ -36,7 +36,7 @@ async def test_what_was_saved_is_all_there_on_new_servers(tmp_path: Path) -> Non
         await timerd.arm([{"id": f"t{n}", "type": "t", "delay": 3600, "payload": LARGE} for n in range(100)])
         await timerd.arm([{"id": f"small{n}", "type": "t", "delay": 3600, "payload": n} for n in range(100)])
         wanted = sorted((timer["id"], timer["fire_at"], timer["payload"]) for timer in await timerd.list())
-        asking = asyncio.create_task(tool(old, "backup", str(tmp_path / "early")))
+        asking = asyncio.create_task(tool(old, "backup", str(tmp_path / "early"), "--quiet", "0.5"))
         while not asking.done():
             await timerd.arm([{"id": "small0", "type": "t", "fire_at": wanted[0][1], "payload": 1}])
             await timerd.arm([{"id": "small0", "type": "t", "fire_at": wanted[0][1], "payload": 0}])
