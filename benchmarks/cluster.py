@@ -20,7 +20,7 @@ import aiohttp
 from benchmarks import wire
 from benchmarks.figure import Figure, gather
 from benchmarks.processor import Rearmer, Taker, listening
-from benchmarks.server import LOAD_CORE, Place, Server, cpu_s
+from benchmarks.server import LOAD_CORE, Place, Server, cpu_s, quiet
 from tests.cluster.nats_server import NatsServer, cluster_of, free_ports, start_all, stop_all
 from timerd_cluster.connection import Connection
 
@@ -213,6 +213,7 @@ async def _round(place: Place, number: int, home: Path, servers: list[NatsServer
     file = Server(data / "files")
     await file.start()
     try:
+        await quiet(place.quiet_s)
         costs = await Setting("on files", [file], [], None).costs()
     finally:
         await file.kill()
@@ -227,6 +228,7 @@ async def _round(place: Place, number: int, home: Path, servers: list[NatsServer
             await nodes[-1].start()
             if NODES_MAX > 1:
                 await _formed(nodes)
+            await quiet(place.quiet_s)
             streams = Streams(connection, monitors, prefix)
             costs |= await Setting(f"{count} node{'s' * (count > 1)}", list(nodes), servers, streams).costs()
     finally:

@@ -102,13 +102,13 @@ async def serving(place: Place, *options: str) -> AsyncIterator[Server]:
         server = Server(Path(data), *options)
         try:
             await server.start()
-            await _quiet(place.quiet_s)
+            await quiet(place.quiet_s)
             yield server
         finally:
             await server.kill()
 
 
-async def _quiet(seconds: float) -> None:
+async def quiet(seconds: float) -> None:
     """Wait until the server's core has been idle for half a second, or so long."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
