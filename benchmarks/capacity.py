@@ -98,7 +98,7 @@ def plan(load: Load, constants: Mapping[str, float]) -> Plan:
         shards = load.shards or _shards(nodes)
         if shards >= nodes and _node_cores(load, constants, working, shards) <= load.share:
             return _described(load, constants, nodes, shards)
-    raise Impossible("more than a thousand nodes, or more nodes than shards")
+    raise Impossible("more than a thousand nodes, or more nodes than shards; larger batches and requests take fewer")
 
 
 def _shards(nodes: int) -> int:
@@ -111,16 +111,20 @@ def _forwarded(load: Load, nodes: int) -> float:
 
 
 def _cost_us(load: Load, constants: Mapping[str, float], nodes: int) -> float:
-    """CPU of a fire and of the arm that belongs to it, wherever it is spent."""
+    """CPU of a fire and of the arm that belongs to it, wherever it is spent; messages come beside it."""
     armed = constants["arm"] + _forwarded(load, nodes) * constants["forward"]
     return load.rearmed * constants["loop"] + (1 - load.rearmed) * (constants["fire"] + armed)
 
 
 def _node_cores(load: Load, constants: Mapping[str, float], nodes: int, shards: int) -> float:
     """The node with most shards: they do not divide evenly."""
-    largest = math.ceil(shards / nodes)
-    work = load.rate * _cost_us(load, constants, nodes) * largest / shards
-    return (work + largest * constants["shard_idle"]) / US
+    return _cores(load, constants, nodes, shards) * math.ceil(shards / nodes) / shards
+
+
+def _cores(load: Load, constants: Mapping[str, float], nodes: int, shards: int) -> float:
+    """All nodes together."""
+    each = _messages(load, constants, nodes, shards)[0] * constants["node_message"] + constants["shard_idle"]
+    return (load.rate * _cost_us(load, constants, nodes) + shards * each) / US
 
 
 def _described(load: Load, constants: Mapping[str, float], nodes: int, shards: int) -> Plan:
@@ -142,7 +146,7 @@ def _described(load: Load, constants: Mapping[str, float], nodes: int, shards: i
         shards=shards,
         node_cores=_node_cores(load, constants, nodes, shards),
         node_cores_short=_node_cores(load, constants, short, shards),
-        cores=(load.rate * _cost_us(load, constants, nodes) + shards * constants["shard_idle"]) / US,
+        cores=_cores(load, constants, nodes, shards),
         forwarded=_forwarded(load, nodes),
         memory=_memory(load, constants, short, shards),
         messages=messages,

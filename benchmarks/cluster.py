@@ -261,16 +261,32 @@ async def run(place: Place, rounds: int) -> list[Figure]:
                 found.append(await _round(place, number, Path(home), servers, monitors))
                 if time.monotonic() - begun + (time.monotonic() - one) > BUDGET_S:
                     break
-    return _with_forwarding(gather(found))
+    return _derived(gather(found))
 
 
-def _with_forwarding(figures: list[Figure]) -> list[Figure]:
-    """What an arm costs more because another node has its shard, by the share of arms that it does."""
-    values = {figure.name: figure for figure in figures}
-    one = values.get("1 node: arm: nodes")
-    for count in range(2, NODES_MAX + 1):
-        many = values[f"{count} nodes: arm: nodes"]
-        assert one is not None
-        extra = [(more - less) * count / (count - 1) for more, less in zip(many.values, one.values, strict=True)]
-        figures.append(Figure(f"{count} nodes: a forwarded arm costs more", "us", extra))
+def _derived(figures: list[Figure]) -> list[Figure]:
+    """What a message costs a node, and what is left of a timer's cost without it.
+
+    An arm costs a node that has all shards what it does on files, and its part of a message. With more nodes there is
+    also what an arm costs more that another node has to be asked for.
+    """
+    values = {figure.name: figure.values for figure in figures}
+    files, one = values["on files: arm: nodes"], values["1 node: arm: nodes"]
+    shared = values["1 node: arm: timers a message"]
+    message = [max(0.0, more - less) * timers for more, less, timers in zip(one, files, shared, strict=True)]
+    figures.append(Figure("a message costs a node", "us", message))
+    for count in range(1, NODES_MAX + 1):
+        name = f"{count} node{'s' * (count > 1)}"
+
+        def beside(what: str, name: str = name) -> list[float]:
+            costs, shared = values[f"{name}: {what}: nodes"], values[f"{name}: {what}: timers a message"]
+            return [cost - each / timers for cost, each, timers in zip(costs, message, shared, strict=True)]
+
+        figures += [
+            Figure(f"{name}: {what} beside its message", "us", beside(what)) for what in ("fire", "fire and re-arm")
+        ]
+        if count > 1:
+            extra = zip(beside("arm"), files, strict=True)
+            share = (count - 1) / count
+            figures.append(Figure(f"{name}: a forwarded arm costs more", "us", [(a - b) / share for a, b in extra]))
     return figures

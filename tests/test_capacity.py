@@ -49,6 +49,15 @@ def test_a_loop_by_hand() -> None:
     assert found.files_cores == pytest.approx(0.3)
 
 
+def test_a_message_costs_its_node_too() -> None:
+    asked = Load(rate=100_000, pending=6e6, share=0.5, shards=24)
+    found = plan(asked, ROUND | {"node_message": 200.0, "shard_idle": 1_000.0})
+    assert found.nodes == 3
+    # 1,000 messages a second, and 24 shards that are there.
+    assert found.cores == pytest.approx(0.6 + 0.2 + 0.024)
+    assert found.node_cores == pytest.approx(found.cores / 3)
+
+
 def test_arms_over_http_are_forwarded_unless_clients_know_where_to() -> None:
     asked = Load(rate=100_000, pending=6e6, rearmed=0, spare=0, share=0.5)
     found = plan(asked, ROUND)
@@ -83,18 +92,20 @@ def test_what_can_not_be_had() -> None:
         plan(Load(rate=1e9, pending=1), ROUND)
     with pytest.raises(Impossible):
         plan(Load(rate=1e6, pending=1, shards=2), ROUND)
+    with pytest.raises(Impossible, match="larger batches"):
+        plan(Load(rate=1e6, pending=1, batch=1, share=0.1), ROUND | {"node_message": 400.0})
 
 
 LOADS = st.builds(
     Load,
-    rate=st.floats(1, 2e6),
+    rate=st.floats(1, 5e5),
     pending=st.floats(0, 1e9),
     rearmed=st.floats(0, 1),
     payload=st.integers(0, 60_000),
-    batch=st.integers(1, 10_000),
-    request=st.integers(1, 10_000),
+    batch=st.integers(200, 10_000),  # much smaller ones can't be had at every rate
+    request=st.integers(500, 10_000),
     routed=st.booleans(),
-    share=st.floats(0.2, 0.9),
+    share=st.floats(0.4, 0.9),
     spare=st.integers(0, 3),
     replicas=st.sampled_from([1, 3, 5]),
     nats_cores=st.integers(1, 16),
@@ -106,7 +117,8 @@ LOADS = st.builds(
 def test_one_may_be_missing_and_more_never_takes_less(load: Load) -> None:
     found = plan(load, MEASURED)
     assert found.nodes > load.spare
-    assert found.node_cores <= found.node_cores_short <= load.share
+    assert found.node_cores <= found.node_cores_short * 1.0001  # what is forwarded depends on how many there are
+    assert found.node_cores_short <= load.share
     assert found.shards >= found.nodes
     assert found.messages_a_stream * found.shards == pytest.approx(found.messages)
     assert found.syncs <= load.share * MEASURED["syncs"] * (1 + 1e-9)
