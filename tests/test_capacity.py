@@ -98,7 +98,7 @@ def test_what_can_not_be_had() -> None:
 
 LOADS = st.builds(
     Load,
-    rate=st.floats(1, 5e5),
+    rate=st.floats(1, 2e5),
     pending=st.floats(0, 1e9),
     rearmed=st.floats(0, 1),
     payload=st.integers(0, 60_000),
@@ -113,16 +113,19 @@ LOADS = st.builds(
 )
 
 
+BUSY = ROUND | {"node_message": 200.0, "shard_idle": 1_000.0, "nats_shard_idle": 500.0, "frame_message": 140.0}
+
+
 @given(LOADS)
 def test_one_may_be_missing_and_more_never_takes_less(load: Load) -> None:
-    found = plan(load, MEASURED)
+    found = plan(load, BUSY)
     assert found.nodes > load.spare
     assert found.node_cores <= found.node_cores_short * 1.0001  # what is forwarded depends on how many there are
     assert found.node_cores_short <= load.share
     assert found.shards >= found.nodes
     assert found.messages_a_stream * found.shards == pytest.approx(found.messages)
-    assert found.syncs <= load.share * MEASURED["syncs"] * (1 + 1e-9)
-    more = plan(load._replace(rate=2 * load.rate, pending=2 * load.pending), MEASURED)
+    assert found.syncs <= load.share * BUSY["syncs"] * (1 + 1e-9)
+    more = plan(load._replace(rate=2 * load.rate, pending=2 * load.pending), BUSY)
     assert more.nodes >= found.nodes
     assert more.cores > found.cores
     assert more.bytes > found.bytes
