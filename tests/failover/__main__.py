@@ -14,6 +14,7 @@ import tempfile
 from pathlib import Path
 
 import msgspec
+import structlog
 
 from tests.failover.rounds import Report, failover_rounds
 from tests.failover.scenarios import SCENARIOS, USUAL, Options
@@ -105,8 +106,10 @@ async def run(asked: argparse.Namespace) -> int:
 
 def replay(asked: argparse.Namespace) -> str:
     """The same choices once more; what comes of them depends on the moment as well."""
-    given = [part for part in sys.argv[1:] if part != "--seed" and part != str(asked.seed)]
-    return f"python -m tests.failover {' '.join(given)} --seed {asked.seed}"
+    given = sys.argv[1:]
+    if "--seed" not in given:
+        given = [*given, "--seed", str(asked.seed)]
+    return f"python -m tests.failover {' '.join(given)}"
 
 
 def say(line: str) -> None:
@@ -114,6 +117,7 @@ def say(line: str) -> None:
 
 
 if __name__ == "__main__":
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger("critical"))  # of the harness's own
     arguments = parsed()
     if arguments.report is None:
         say(f"seed {arguments.seed}, process {os.getpid()}")

@@ -53,8 +53,8 @@ class ClusterBook(Book):
         """shard -> (received at, late by) of first receipts; late by what is behind the fire time, max_lag included."""
         self.acks: dict[int, list[float]] = {}
         """shard -> when an arm was acknowledged."""
-        self.refusals: list[tuple[float, int, float]] = []
-        """(answered at, status, seconds it took) of arms that were not acknowledged; status 0: no answer."""
+        self.answers: list[tuple[float, int, float]] = []
+        """(answered at, status, seconds it took) of arms and cancels; status 0: no answer."""
         self._answered: dict[Key, float] = {}
 
     def fault(self, kind: str, what: str) -> None:
@@ -92,12 +92,17 @@ class ClusterBook(Book):
     def new_round(self) -> None:
         """Forget the times."""
         self.fires, self.lags, self.acks = {}, {}, {}
-        self.repeats, self.refusals = [], []
+        self.repeats, self.answers = [], []
         self._answered = {
             (id, generation): at
             for (id, generation), at in self._answered.items()
             if generation in self._received.get(id, {})
         }
+
+    @property
+    def refusals(self) -> int:
+        """How many arms and cancels were not acknowledged."""
+        return sum(status != 200 for _, status, _ in self.answers)
 
     # ---- figures
 

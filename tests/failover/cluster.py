@@ -20,6 +20,7 @@ from tests.support.process import Process
 from timerd_cluster.connection import ApiError, Connection, NoAnswer
 
 PREFIX = "timerd"
+PLAN = f"$KV.{PREFIX}-members.plan.table"
 ASK_S = 0.1
 ASKED_MAX_S = 5
 SETTLED_S = 60
@@ -215,6 +216,37 @@ class Cluster:
                     if name := (info.get("cluster") or {}).get("leader"):
                         return self.servers[int(name[1:])]
                 await asyncio.sleep(ASK_S)
+
+    async def writers(self, shard: int) -> list[tuple[int, str]]:
+        """(epoch, writer) of each message that a shard's log still has. See cluster/STREAM.md."""
+        assert self._watcher is not None
+        stream = f"{PREFIX}-log-{shard}"
+        found: dict[tuple[int, str], None] = {}
+        async with asyncio.timeout(SETTLED_S):
+            while True:
+                try:
+                    state = (await self._watcher.api(f"STREAM.INFO.{stream}"))["state"]
+                    at = int(state["first_seq"])
+                    while at <= state["last_seq"]:
+                        async for message in self._watcher.messages(stream, at):
+                            _, epoch, _, writer, *_ = message.headers["Timerd-Turn"].split()
+                            found[int(epoch), writer] = None
+                            at = message.sequence + 1
+                    return list(found)
+                except (NoAnswer, ApiError):
+                    await asyncio.sleep(ASK_S)
+
+    async def plan(self) -> tuple[int, bytes]:
+        """The plan that stands in the bucket, and its revision."""
+        assert self._watcher is not None
+        found = await self._watcher.message(f"KV_{PREFIX}-members", {"last_by_subj": PLAN})
+        assert found is not None
+        return found.sequence, found.data
+
+    async def put_plan(self, data: bytes, revision: int) -> None:
+        """Put another in its place."""
+        assert self._watcher is not None
+        await self._watcher.publish(PLAN, data, {"Nats-Expected-Last-Subject-Sequence": str(revision)})
 
     def complaints(self) -> list[str]:
         """Lines that no healthy node prints, whatever became of the others."""

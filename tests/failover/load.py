@@ -232,8 +232,7 @@ class Load:
             status, answer = -1, None
         except (aiohttp.ClientError, OSError, TimeoutError):
             status, answer = 0, None
-        if status != 200:
-            self.book.refusals.append((time.time(), status, time.time() - begin))
+        self.book.answers.append((time.time(), status, time.time() - begin))
         if status in (0, 503):
             self._open_until = max(self._open_until, begin + EXPIRES_S + 1)
         return status, answer

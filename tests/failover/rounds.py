@@ -137,7 +137,7 @@ async def _round(stage: Stage, scenario: str, processor: Processor, report: Repo
     figures = ", ".join(f"{name} {value:.2f}".replace(".00", "") for name, value in happened.figures.items())
     return (
         f"round {report.rounds}: {happened.what}: {figures}; {book.acknowledged - before} acknowledged, "
-        f"{len(book.refusals)} not, {len(listed)} there, {len(book.wrong) + len(report.wrong)} wrong"
+        f"{book.refusals} not, {len(listed)} there, {len(book.wrong) + len(report.wrong)} wrong"
     )
 
 

@@ -17,7 +17,7 @@ from tests.failover.load import MAX_LAG_S, Load
 
 FIRES, ARMS = "without a fire", "without an acknowledged arm"
 LATE, HANDOVER, REJOINED, STOPPED = "late by", "hand-over", "whole again after", "stopped in"
-ANSWERED, UNANSWERED = "refused within", "without an answer"
+ANSWERED, UNANSWERED = "answered within", "without an answer"
 FIRES_AGAIN, ARMS_AGAIN = "fires again after", "arms again after"
 REPEATS, UNFLAGGED = "repeats", "repeats without a flag"
 TAKEN_S = 15.0
@@ -224,7 +224,6 @@ async def all_servers(stage: Stage) -> Happened:
     await asyncio.gather(*(server.kill() for server in cluster.servers))
     gone = time.time()
     await asyncio.sleep(stage.options.outage_s)
-    refusals = [refusal for refusal in book.refusals if refusal[0] > gone]
     late_acks = [at for acks in book.acks.values() for at in acks if at > gone + 0.5]
     assert not late_acks, f"{len(late_acks)} arms acknowledged while there was no server"
     await asyncio.gather(*(server.start() for server in cluster.servers))
@@ -233,13 +232,14 @@ async def all_servers(stage: Stage) -> Happened:
     await going_on(stage, book.fires, all_shards(stage))
     await cluster.settled()
     await cluster.current()
+    answers = [(at, status, took) for at, status, took in book.answers if at > gone and at - took < back]
     figures = {
-        ANSWERED: max((took for _, _, took in refusals), default=0.0),
-        UNANSWERED: sum(status == 0 for _, status, _ in refusals),
+        ANSWERED: max((took for _, _, took in answers), default=0.0),
+        UNANSWERED: sum(status == 0 for _, status, _ in answers),
         ARMS_AGAIN: _first_after(book.acks, back),
         FIRES_AGAIN: _first_after(book.fires, back),
     }
-    what = f"no server for {back - begin:.0f} s, {len(refusals)} arms and cancels refused"
+    what = f"no server for {back - begin:.0f} s, {book.refusals} arms and cancels refused"
     return Happened(what, figures, begin, effect_s=back - begin + 30)
 
 
