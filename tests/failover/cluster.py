@@ -60,7 +60,8 @@ class Cluster:
             with suppress(Exception):
                 await self._watcher.close()
         for node in self.nodes.values():
-            node.signal(signal.SIGCONT) if node.process else None
+            if node.process:
+                node.signal(signal.SIGCONT)
             await node.__aexit__()
         for gate in [*(gate for gates in self.to_servers.values() for gate in gates), *self.to_node.values()]:
             await gate.stop()

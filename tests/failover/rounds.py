@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import msgspec
 
@@ -18,8 +17,9 @@ from tests.support.processor import Processor
 DRAIN_S = 120
 WARM_S = (2.0, 4.0)
 AFTER_S = 2.0
+SAID_MAX = 500
 KINDS = ("lost", "early", "cancelled yet delivered", "finished, and delivered again", "came back", "changed",
-         "generations", "chains broken", "bad answers", "books don't balance")  # fmt: skip
+         "generations", "chains broken", "bad answers", "books don't balance", "given up")  # fmt: skip
 COUNTED = ("arms", "cancels", "fires", "re-arms", "duplicates", "flagged", "unflagged")
 
 Say = Callable[[str], None]
@@ -99,8 +99,8 @@ async def failover_rounds(
                 finally:
                     running.cancel()
         except (AssertionError, TimeoutError) as error:
-            load.book.fault("bad answers" if isinstance(error, AssertionError) else "lost", f"given up: {error!r}")
-        report.wrong += [*load.book.wrong, *cluster.complaints()]
+            load.book.fault("given up", f"{type(error).__name__} {str(error)[-SAID_MAX:]}")
+        report.wrong += dict.fromkeys([*load.book.wrong, *cluster.complaints()])
     if report.wrong:
         report.logs = [
             f"{name} {line.rstrip()}" for name, node in cluster.nodes.items() for line in (node.stderr + node.log)
@@ -119,10 +119,7 @@ async def _round(stage: Stage, scenario: str, processor: Processor, report: Repo
     await asyncio.sleep(AFTER_S)
     await load.pause()
     await cluster.settled()
-    node = cluster.nodes[stage.rng.choice(cluster.running)]
-    listed = {timer["id"]: timer for timer in await node.list()}
-    book.settle(listed)
-    await _balance(stage)
+    there = await _compare(stage)
     unflagged = _judge_repeats(stage, happened)
     happened.figures[REPEATS] = len(book.repeats)
     happened.figures[UNFLAGGED] = unflagged
@@ -137,7 +134,7 @@ async def _round(stage: Stage, scenario: str, processor: Processor, report: Repo
     figures = ", ".join(f"{name} {value:.2f}".replace(".00", "") for name, value in happened.figures.items())
     return (
         f"round {report.rounds}: {happened.what}: {figures}; {book.acknowledged - before} acknowledged, "
-        f"{book.refusals} not, {len(listed)} there, {len(book.wrong) + len(report.wrong)} wrong"
+        f"{book.refusals} not, {there} there, {len(book.wrong) + len(report.wrong)} wrong"
     )
 
 
@@ -155,6 +152,15 @@ def _judge_repeats(stage: Stage, happened: Happened) -> int:
     return unflagged
 
 
+async def _compare(stage: Stage) -> int:
+    """Everything that is there with the book; how much that is."""
+    node = stage.cluster.nodes[stage.rng.choice(stage.cluster.running)]
+    listed = {timer["id"]: timer for timer in await node.list()}
+    stage.load.book.settle(listed)
+    await _balance(stage)
+    return len(listed)
+
+
 async def _balance(stage: Stage) -> None:
     """armed + revived = fired + cancelled + replaced + dead + dropped + live, of each type, over all nodes."""
     node = stage.cluster.nodes[stage.rng.choice(stage.cluster.running)]
@@ -168,11 +174,16 @@ async def _balance(stage: Stage) -> None:
 
 
 async def _end(stage: Stage) -> None:
-    """Everything is made due, and everything arrives."""
-    load = stage.load
+    """All nodes are killed: what only they knew is gone. Then everything is made due, and everything arrives."""
+    load, cluster = stage.load, stage.cluster
     await load.pause()
+    for node in cluster.nodes.values():
+        node.kill()
+    await asyncio.gather(*(cluster.restart(name) for name in cluster.nodes))
+    await cluster.settled()
+    await _compare(stage)
     await load.close()
-    node: Any = stage.cluster.nodes[stage.cluster.running[0]]
+    node = cluster.nodes[cluster.running[0]]
 
     async def nothing_is_left() -> bool:
         status, answer = await node.request("GET", "/v1/stats")

@@ -8,6 +8,7 @@ async with Process(tmp_path / "data") as timerd:
 """
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
@@ -129,7 +130,8 @@ class Process:
         """Send a signal to the process."""
         assert self.process is not None
         if self.process.returncode is None:
-            os.kill(self.process.pid, number)
+            with contextlib.suppress(ProcessLookupError):  # it has ended, and we have not been told
+                os.kill(self.process.pid, number)
 
     async def wait(self, timeout_s: float = 60) -> int:
         """The exit code."""
