@@ -138,4 +138,5 @@ async def exchange(cluster: Cluster, first: int, second: int) -> None:
     owners = plan["owners"]
     owners[first], owners[second] = owners[second], owners[first]
     plan["version"] += 1
+    plan["since"][first] = plan["since"][second] = plan["version"]
     await cluster.put_plan(msgspec.json.encode(plan), revision)
