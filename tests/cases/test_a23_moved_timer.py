@@ -27,7 +27,7 @@ MAX_LAG_S = 1.0
 FAR_S = 30 * 86_400.0
 BOTH = 2
 LEASE_S = sized(5.0, 1.0)
-OWNED_S = sized(20.0, 7.0 * BUSY)
+OWNED_S = sized(20.0, 6.0 * min(2.0, BUSY))
 TAKEN_S = 15.0 * BUSY
 
 
