@@ -19,7 +19,7 @@ from tests.support.cases import BUSY, each, instant, millis, outside, receipts, 
 from tests.support.process import Process
 from tests.support.processor import Processor
 
-UNIT_S = sized(20.0, 2.0)
+UNIT_S = sized(20.0, 2.0 * min(3.0, BUSY))
 """Grown after one and two of these; due after three, and what is re-armed after six."""
 DUE, REARMED, FAR = 500, 100, 50
 FILLING = 30_000
@@ -27,7 +27,7 @@ MAX_LAG_S = 1.0
 FAR_S = 30 * 86_400.0
 BOTH = 2
 LEASE_S = sized(5.0, 1.0)
-OWNED_S = sized(20.0, 6.0 * min(2.0, BUSY))
+OWNED_S = sized(20.0, 6.0 * min(3.0, BUSY))
 TAKEN_S = 15.0 * BUSY
 
 
