@@ -24,7 +24,7 @@ LEADERS = sized(10, 1)
 RELEASES = sized(200, 5)
 DUE = 100
 LEASE_S = sized(5.0, 1.0)
-DEAD_S = 4.0
+DEAD_S = max(1.0, 0.8 * LEASE_S)
 TAKEN_S = (LEASE_S + 10.0) * BUSY
 ELECTED_S = 9.0 * BUSY
 """So long NATS servers take for a new leader of a stream; it adds up only where one is killed."""
