@@ -8,6 +8,7 @@ stream, at the moment when the lease runs out; and one shard goes to and fro man
 """
 
 import asyncio
+import os
 import time
 from pathlib import Path
 
@@ -18,8 +19,8 @@ from tests.failover.cluster import Cluster
 from tests.support.cases import BUSY, seeded, sized
 from tests.support.processor import Processor
 
-ROUNDS = sized(30, 1)
-LEADERS = sized(10, 1)
+ROUNDS = int(os.environ.get("TIMERD_CLUSTER_ROUNDS") or sized(30, 1))
+LEADERS = -(-ROUNDS // 3)
 """In so many of the rounds the leader of the stream is killed as well."""
 RELEASES = sized(200, 5)
 DUE = 100
