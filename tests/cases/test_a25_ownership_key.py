@@ -43,8 +43,7 @@ class Witness:
     async def look(self) -> None:
         """Raise AssertionError if two have had the same."""
         for name in self._cluster.running:
-            for shard, epoch in (await self._cluster.epochs(name)).items():
-                owner = (await self._cluster.owners(name)).get(shard)
+            for shard, (owner, epoch) in (await self._cluster.owned(name)).items():
                 if owner == name:  # what it says of itself
                     assert self._said.setdefault((shard, epoch), name) == name, f"shard {shard}, epoch {epoch}: two"
         for shard in range(self._cluster.shards):

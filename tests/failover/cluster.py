@@ -130,20 +130,19 @@ class Cluster:
         """Nodes that have a process (it may stand still)."""
         return [name for name, node in self.nodes.items() if node.process and node.process.returncode is None]
 
-    async def owners(self, asked: str) -> Mapping[int, str]:
-        """shard -> node, as one node says it; empty if it does not say."""
+    async def owned(self, asked: str) -> Mapping[int, tuple[str, int]]:
+        """shard -> (node, epoch), as one node says it; empty if it does not say. Without what is only planned."""
         with suppress(aiohttp.ClientError, OSError, TimeoutError):
             async with asyncio.timeout(ASKED_MAX_S):
                 status, answer = await self.nodes[asked].request("GET", "/v1/shards")
                 if status == 200:
-                    return {shard["id"]: shard["owner"] for shard in answer["shards"] if shard["owner"]}
+                    shards = answer["shards"]
+                    return {each["id"]: (each["owner"], each["epoch"]) for each in shards if each["epoch"]}
         return {}
 
-    async def epochs(self, asked: str) -> Mapping[int, int]:
-        """shard -> ownership period, as one node says it."""
-        status, answer = await self.nodes[asked].request("GET", "/v1/shards")
-        assert status == 200, answer
-        return {shard["id"]: shard["epoch"] for shard in answer["shards"]}
+    async def owners(self, asked: str) -> Mapping[int, str]:
+        """shard -> node."""
+        return {shard: owner for shard, (owner, _) in (await self.owned(asked)).items()}
 
     async def is_settled(self) -> str:
         """Every running node is ready, every shard owned by one of them, none has more than its share. Or why not."""
