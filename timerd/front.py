@@ -324,7 +324,7 @@ class Front:
         )
 
     async def shards(self) -> builtins.list[ShardReport]:
-        """For /v1/shards. Of a shard that nobody tells of, whom the plan gives it to, in epoch 0."""
+        """For /v1/shards. A shard that nobody tells of has no owner, and epoch 0."""
         capacity = self._node.settings.shard_capacity
         found: dict[int, ShardReport] = {}
         for member, answer in (await self._spread.everyone(CountAll())).items():
@@ -334,8 +334,7 @@ class Front:
                     found[tally.shard] = report
         for shard in self._all():
             if shard not in found:
-                owner, slots = self._fellows.owner_of(shard), self.table.shards.count(shard)
-                found[shard] = ShardReport(shard, owner.name if owner else "", 0, 0, capacity, 0.0, 0, slots)
+                found[shard] = ShardReport(shard, "", 0, 0, capacity, 0.0, 0, self.table.shards.count(shard))
         return [found[shard] for shard in sorted(found)]
 
     async def scale(self, shards: int, expires_at: int | None) -> Scaled | Refused:

@@ -9,11 +9,11 @@ had from theirs; what is shown is never below it.
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from timerd.engine.condition import HOSTS_SHOWN
 from timerd.engine.message import ShardTally
 from timerd.report import HostsReport, LagWindow, NodeTally, TargetReport, TypeReport
 from timerd.tallies import Delivered, sum_up
 
-TROUBLED_MAX: Final = 10
 _STATES: Final = ("closed", "probing", "open")  # the better first
 
 
@@ -110,5 +110,5 @@ def _hosts(reports: Sequence[HostsReport]) -> HostsReport:
         open=max(report.open for report in reports),
         slowed=max(report.slowed for report in reports),
         held=max(report.held for report in reports),
-        troubled=troubled[:TROUBLED_MAX],
+        troubled=troubled[:HOSTS_SHOWN],
     )

@@ -100,7 +100,7 @@ class Parts:
             async with asyncio.timeout(ANSWER_S):
                 return await self.answer(question, left_ms)
         except TimeoutError:
-            return Late()  # nobody listens any more
+            return Unsure()  # nobody listens any more
 
     # ---- as anybody asks
 

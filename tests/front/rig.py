@@ -20,7 +20,7 @@ from timerd.front import Front
 from timerd.node import Node
 from timerd.parts import Parts
 from timerd.ports import Answer, Member, NoReply, Request
-from timerd.questions import Question, read_asked, read_question
+from timerd.questions import VERSION, Question, read_asked, read_question
 from timerd_storage.memory_catalog import MemoryCatalog
 from timerd_storage.memory_log import MemoryLog
 
@@ -49,7 +49,7 @@ class Target:
 
 
 class Fault:
-    """What happens to the next questions of a kind: unsent | lost_before | lost_after | silent | late."""
+    """What happens to the next questions of a kind: unsent | lost_before | lost_after | silent | late | newer."""
 
     def __init__(self, kind: str, of: type[Any] | None = None, times: int = 10**9) -> None:
         self.kind, self.of, self.times = kind, of, times
@@ -78,6 +78,8 @@ class Wire:
             return NoReply(False, "connection refused")
         if kind == "lost_before":
             return NoReply(True, "connection reset")
+        if kind == "newer":
+            return msgspec.msgpack.encode([VERSION + 1, 5, {"of": "another kind"}])
         if kind == "silent":
             await asyncio.sleep(timeout_s)
             return NoReply(True, "no answer in time")
@@ -85,7 +87,10 @@ class Wire:
             self.cluster.later(self.cluster.parts[member.name].hear, question, timeout_s + 1)
             await asyncio.sleep(timeout_s)
             return NoReply(True, "no answer in time")
-        answer = await self.cluster.parts[member.name].hear(question)
+        try:
+            answer = await asyncio.wait_for(self.cluster.parts[member.name].hear(question), timeout_s)
+        except TimeoutError:
+            return NoReply(True, "no answer in time")
         if kind == "lost_after":
             return NoReply(True, "connection reset")
         return answer

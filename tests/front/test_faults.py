@@ -10,7 +10,7 @@ from tests.front.rig import Cluster, Fault, ids_of, on_virtual_time
 from timerd.engine.message import ArmDone, Condition, Filter, Refused
 from timerd.engine.ring import slot_of
 from timerd.engine.timer import Timer, TimerType
-from timerd.questions import ArmThese, CancelThese, FireOne, HoldOff
+from timerd.questions import ArmThese, CancelThese, FireOne, HoldOff, Unsure, encode_question, read_answer, read_told
 
 FAR = TimerType("far", url="http://t/", state="paused")
 
@@ -167,7 +167,7 @@ def test_a_shard_that_nobody_serves_is_nobodys_gap():
             assert answer.name == "shard-unavailable"
             assert answer.retry_after_s == 1
         [row] = [report for report in await front.shards() if report.id == shard]
-        assert (row.owner, row.epoch) == ("b", 0)
+        assert (row.owner, row.epoch) == ("", 0)
         assert "far" in front.types
 
     on_virtual_time(work)
@@ -237,6 +237,19 @@ def test_another_version_is_refused_by_number(monkeypatch):
     on_virtual_time(work)
 
 
+def test_an_answer_of_another_version_is_not_read():
+    async def work(cluster: Cluster) -> None:
+        await cluster.put(FAR)
+        [id] = some(cluster, "b", 1)
+        await arm(cluster, [id])
+        cluster.wires["a"].faults["b"] = Fault("newer")
+        answer = await cluster.fronts["a"].get(id)
+        assert isinstance(answer, Refused)
+        assert "node b speaks version 2" in answer.detail
+
+    on_virtual_time(work)
+
+
 def test_another_process_of_the_same_name_does_nothing_about_it():
     async def work(cluster: Cluster) -> None:
         await cluster.put(FAR)
@@ -246,7 +259,8 @@ def test_another_process_of_the_same_name_does_nothing_about_it():
     on_virtual_time(work)
 
 
-def test_everything_ends_in_time_while_our_own_log_stands_still():
+@pytest.mark.parametrize("at", ["a", "b"])
+def test_everything_ends_in_time_while_a_log_stands_still(at):
     async def work(cluster: Cluster) -> None:
         await cluster.put(FAR)
         ids = some(cluster, "a", 1)
@@ -260,10 +274,49 @@ def test_everything_ends_in_time_while_our_own_log_stands_still():
 
         log.append = frozen  # type: ignore[method-assign]
         began = seconds(cluster)
-        assert statuses(await arm(cluster, ids)) == ["unavailable"]
+        assert statuses(await arm(cluster, ids, at=at)) == ["unavailable"]
         assert seconds(cluster) - began <= 10
         gate.set()
         await asyncio.sleep(1)
+
+    on_virtual_time(work)
+
+
+def test_a_question_of_another_node_is_answered_in_time_too():
+    async def work(cluster: Cluster) -> None:
+        [id] = some(cluster, "b", 1)
+        log, gate = cluster.logs[cluster.table.shards[slot_of(id)]], asyncio.Event()
+
+        async def frozen(*given: Any) -> int:
+            await gate.wait()
+            return 0
+
+        log.append = frozen  # type: ignore[method-assign]
+        await cluster.nodes["b"].put_type(FAR, False, None)
+        until_ms = cluster.clock.now().boot_ms + 60_000
+        timers = [Timer(cluster.clock.wall_ms + 10**6, 0, id, "far")]
+        question = encode_question("life of b", until_ms, ArmThese(timers, [slot_of(id)], None))
+        answer = read_answer(read_told(await asyncio.wait_for(cluster.parts["b"].hear(question), 11)))
+        assert isinstance(answer, Unsure), "it stands in line, so it is not undone"
+        gate.set()
+
+    on_virtual_time(work)
+
+
+def test_a_million_timers_share_the_one_string_of_their_types_name():
+    async def work(cluster: Cluster) -> None:
+        await cluster.put(FAR)
+        node, seen = cluster.nodes["b"], []
+        inner = node.arm
+
+        async def watched(timers: list[Timer], *rest: Any) -> Any:
+            seen.extend(timers)
+            return await inner(timers, *rest)
+
+        node.arm = watched  # type: ignore[method-assign]
+        await arm(cluster, some(cluster, "b", 3))
+        assert len(seen) == 3
+        assert all(timer.type is node.types["far"].name for timer in seen)
 
     on_virtual_time(work)
 
