@@ -78,6 +78,10 @@ class ClusterBook(Book):
                 self.lags.setdefault(shard, []).append((delivery.at, delivery.at - due))
         super().receive(delivery, timer, done=done)
 
+    def is_known(self, id: str, generation: int) -> bool:
+        """Whether it has been received before."""
+        return generation in self._received.get(id, ())
+
     def answered(self, keys: Iterable[Key]) -> None:
         """They have been answered as done, now."""
         now = time.time()

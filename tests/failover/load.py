@@ -89,19 +89,21 @@ class Load:
         for timer in delivery.body["timers"]:
             id = timer["id"]
             retry = timer["attempt"] == 1 and not id.startswith("chain") and self._rng.random() < 0.03
+            again = self.book.is_known(id, timer["generation"])
             self.book.receive(delivery, timer, done=not retry)
             if retry:
                 results.append({"id": id, "status": "retry"})
                 continue
             done.append((id, timer["generation"]))
             if id.startswith("chain"):
-                results.append(self._next_link(id, timer["payload"]["n"]))
+                results.append(self._next_link(id, timer["payload"]["n"], again))
         await asyncio.sleep(self._rng.random() * 0.1)
         self.book.answered(done)
         return Answer(body={"results": results})
 
-    def _next_link(self, id: str, n: int) -> dict[str, Any]:
-        self.book.link(id, n)
+    def _next_link(self, id: str, n: int, again: bool) -> dict[str, Any]:
+        if not again:  # one that comes again, and late, is judged with the repeats
+            self.book.link(id, n)
         if self.closing:
             return {"id": id, "status": "ok"}
         return {"id": id, "status": "rearm", "delay": CHAIN_S, "payload": {"n": n + 1}}
