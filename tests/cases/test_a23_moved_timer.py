@@ -27,7 +27,9 @@ MAX_LAG_S = 1.0
 FAR_S = 30 * 86_400.0
 BOTH = 2
 LEASE_S = sized(5.0, 1.0)
-OWNED_S = sized(20.0, 6.0 * min(3.0, BUSY))
+OWNED_S = sized(20.0, 5.0 * min(3.0, BUSY))
+LATER = sized(6, 4)
+"""Owners are killed after one and two `OWNED_S`; due after three, and what is re-armed after so many."""
 TAKEN_S = 15.0 * BUSY
 
 
@@ -130,7 +132,7 @@ async def owners_are_killed(directory: Path) -> None:
             if number == 1:
                 await cluster.restart(owner)
         survivor = nodes["node-1" if owner == "node-0" else "node-0"]
-        later = {id: millis(begin + 6 * OWNED_S) / 1000 for id in rng.sample(sorted(due), REARMED)}
+        later = {id: millis(begin + LATER * OWNED_S) / 1000 for id in rng.sample(sorted(due), REARMED)}
 
         async def rearmed() -> bool:
             timers = [{"id": id, "type": "t", "fire_at": millis(at)} for id, at in later.items()]
@@ -142,7 +144,7 @@ async def owners_are_killed(directory: Path) -> None:
         assert time.time() < begin + 3 * OWNED_S, "this machine is too slow for the case"
         await cluster.restart(owner)
         due |= later
-        await processor.until(lambda: processor.ids >= due.keys(), 6 * OWNED_S + 60)
+        await processor.until(lambda: processor.ids >= due.keys(), LATER * OWNED_S + 60)
         wrong = outside(processor, due, max_lag_s=MAX_LAG_S + TAKEN_S)
         assert not wrong
         repeats = {id: count for id, count in processor.counts.items() if count > 1}

@@ -17,7 +17,7 @@ from tests.failover.cluster import Cluster
 from tests.support.cases import BUSY, chunks, millis, outside, seeded, sized, stamp
 from tests.support.processor import Answer, Delivery, Processor
 
-UNIT_S = sized(10.0, 2.5)
+UNIT_S = sized(10.0, 2.0)
 """Stopped after one of these, woken after four; due between three and six."""
 DUE = sized(1_000, 300)
 FINISHED, OPEN, FAR = 50, 10, 40
