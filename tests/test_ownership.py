@@ -316,6 +316,28 @@ def test_a_node_that_was_frozen_asks_for_the_plan_before_it_takes_anything_back(
     run(test)
 
 
+def test_what_another_had_meanwhile_is_taken_anew_although_the_plan_gives_it_back() -> None:
+    """It was frozen and has seen nothing of the plans in between; what it has in memory is old."""
+
+    async def test(servers: Servers) -> None:
+        a, b = One(servers, "a"), One(servers, "b")
+        await asyncio.sleep(2)
+        mine = dict(a.node.held)
+        a.ensemble.deaf = a.ensemble.mute = True
+        alone = next_plan(servers.plan, [b.ensemble.me.seat], SHARDS)
+        servers.plan = next_plan(alone, [a.ensemble.me.seat, b.ensemble.me.seat], SHARDS)
+        back = set(servers.plan.shards_of(a.ensemble.me.seat)) & mine.keys()
+        assert back
+        a.ensemble.deaf = a.ensemble.mute = False
+        servers.tell()
+        await asyncio.sleep(2)
+        assert [len(each) for each in held(a, b)] == [3, 3]
+        assert all(a.node.held[shard] > mine[shard] for shard in back), "in a new epoch"
+        assert set(b.node.held.values()) != {1}
+
+    run(test)
+
+
 def test_a_shard_that_was_lost_and_is_still_this_nodes_is_taken_again() -> None:
     async def test(servers: Servers) -> None:
         a = One(servers, "a")

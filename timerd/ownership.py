@@ -93,6 +93,7 @@ class Ownership:
         self._takes: set[int] = set()
         self._trials: dict[int, Trial] = {}
         self._logs: dict[int, Log] = {}
+        self._under: dict[int, int] = {}  # shard held -> the version from which the plan that it was taken by gave it
         self._share = -1
         self._stopping = False
         self._loop: asyncio.Task[None] | None = None
@@ -256,7 +257,8 @@ class Ownership:
         for shard in self._shards:
             if shard in self._jobs:
                 continue
-            if shard in held and shard not in mine:
+            if shard in held and (shard not in mine or self._under.get(shard) != plan.since_of(shard)):
+                # Another's, or it was meanwhile: then what this node knows of it may be old, and is read anew.
                 self._begin(shard, self._release(shard))
             elif shard in mine and shard not in held and self._may_try(shard, now_ms):
                 self._takes.add(shard)
@@ -295,6 +297,7 @@ class Ownership:
             opened = await self._open_log(shard)
             if await self._node.take(shard, opened):
                 self._logs[shard] = opened
+                self._under[shard] = plan.since_of(shard)
                 self._trials.pop(shard, None)
                 return
             log.warning("shard_not_taken", shard=shard, reason="another process has taken it")

@@ -77,3 +77,16 @@ def test_a_node_that_is_back_has_what_it_had_and_of_nobody_nothing_remains() -> 
     nobody = next_plan(back, [], 5)
     assert nobody.owners == (None,) * 5
     assert nobody.owner_of(7) is None
+
+
+def test_it_says_since_when_an_owner_has_been_the_same() -> None:
+    a, b = Seat("a", "1"), Seat("b", "1")
+    two = next_plan(None, [a, b], 4)
+    assert two.since == (1, 1, 1, 1)
+    one = next_plan(two, [b], 4)
+    assert one.since == tuple(1 if owner == b else 2 for owner in two.owners)
+    back = next_plan(one, [a, b], 4)
+    assert all(back.since_of(shard) == 3 for shard in back.shards_of(a)), "another had it in between"
+    assert all(back.since_of(shard) == one.since_of(shard) for shard in back.shards_of(b))
+    assert next_plan(back, [a._replace(life="2"), b], 4).since_of(back.shards_of(a)[0]) == 4
+    assert Plan(7, (a,)).since_of(0) == 0

@@ -25,10 +25,17 @@ class Plan(msgspec.Struct, frozen=True):
     """From 1; none is published twice."""
     owners: tuple[Seat | None, ...]
     """By shard, from 0. None: nobody is to have it."""
+    since: tuple[int, ...] = ()
+    """By shard: the version from which its owner has been the same. Who was frozen, wakes up and finds itself in the
+    plan sees by this that another was in between, and that what it still has in memory may be old."""
 
     def owner_of(self, shard: int) -> Seat | None:
         """Who is to serve a shard."""
         return self.owners[shard] if shard < len(self.owners) else None
+
+    def since_of(self, shard: int) -> int:
+        """The version from which a shard's owner has been the same."""
+        return self.since[shard] if shard < len(self.since) else 0
 
     def shards_of(self, seat: Seat) -> list[int]:
         """What a member is to serve, ascending."""
@@ -50,7 +57,12 @@ def next_plan(plan: Plan | None, members: Iterable[Seat], shards: int) -> Plan:
         _even_out(owners, sorted(seats.values()))
     if plan is not None and tuple(owners) == plan.owners:
         return plan
-    return Plan(1 if plan is None else plan.version + 1, tuple(owners))
+    version = 1 if plan is None else plan.version + 1
+    since = (
+        plan.since_of(shard) if plan is not None and shard < len(before) and owner == before[shard] else version
+        for shard, owner in enumerate(owners)
+    )
+    return Plan(version, tuple(owners), tuple(since))
 
 
 def _even_out(owners: list[Seat | None], seats: list[Seat]) -> None:
