@@ -104,6 +104,7 @@ class FakeEnsemble:
         return True
 
     async def leave(self) -> None:
+        await asyncio.sleep(0.01)
         if self._servers.members.get(self.me.name) == self.me:
             del self._servers.members[self.me.name]
         self._servers.ensembles.remove(self)
@@ -249,6 +250,29 @@ def test_a_node_that_comes_gets_its_share_and_one_that_stops_hands_over_at_once(
         assert await b.ownership.stop(30_000)
         assert servers.plan is not None
         assert mapping(servers.plan) == {}
+
+    run(test)
+
+
+def test_nobody_gives_a_node_that_goes_its_shards_back() -> None:
+    """Others may see the plan without it before they see that it has gone."""
+
+    async def test(servers: Servers) -> None:
+        a, b, c = One(servers, "a"), One(servers, "b"), One(servers, "c")
+        await asyncio.sleep(2)
+        before = len(servers.published)
+        assert await b.ownership.stop(30_000)
+        await asyncio.sleep(2)
+        assert len(servers.published) == before + 1
+        assert [len(each) for each in held(a, c)] == [3, 3]
+        assert c.ownership._loop is not None
+        c.ownership._loop.cancel()
+        servers.plan = next_plan(servers.plan, [a.ensemble.me.seat], SHARDS)  # c goes, and a hears of the plan first
+        servers.tell()
+        await asyncio.sleep(0.2)
+        await c.ensemble.leave()
+        await asyncio.sleep(2)
+        assert len(servers.published) == before + 1
 
     run(test)
 

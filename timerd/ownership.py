@@ -99,7 +99,8 @@ class Ownership:
         self._loop: asyncio.Task[None] | None = None
         self._wrong_since_ms: int | None = None
         self._seats: list[Seat] = []
-        self._came_ms = self._now_ms()  # when members last came
+        self._came_ms = self._now_ms()  # when members last came, or the plan was another
+        self._planned = 0
         ensemble.on_change = self._bell.set
         node.on_lost = self._lost
 
@@ -157,7 +158,7 @@ class Ownership:
             log.warning("not_ready", reason=self.unready())
 
     async def stop(self, grace_ms: int) -> bool:
-        """Give all shards away: a plan without this node, which leaves, and then lets go of them. True: all clean."""
+        """Give all shards away: this node leaves, and lets go of them by a plan without it. True: all clean."""
         self._stopping = True
         self._bell.set()
         if self._loop is not None:
@@ -166,13 +167,13 @@ class Ownership:
         takes = [self._jobs[shard] for shard in self._takes]
         for take in takes:
             take.cancel()
+        await self._ensemble.leave()  # first: whoever hears of it yet gives it back what the plan has taken from it
         if not self.displaced.is_set():
             try:
                 async with asyncio.timeout(PUBLISH_S):
                     await self._publish_without_me()
             except Exception as error:  # then they have to notice
                 log.warning("plan_not_published", reason=str(error) or type(error).__name__)
-        await self._ensemble.leave()
         await asyncio.gather(*takes, return_exceptions=True)
         under_way = list(self._jobs.values())
         released = await asyncio.gather(
@@ -223,6 +224,8 @@ class Ownership:
         self._seats = seats
         wanted = self._next_plan()
         plan = self._ensemble.plan()
+        if plan is not None and plan.version != self._planned:
+            self._came_ms, self._planned = now_ms, plan.version  # who is not in it may be about to leave
         if wanted is None or wanted == plan:
             self._wrong_since_ms = None
             return
