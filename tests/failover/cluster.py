@@ -250,7 +250,7 @@ class Cluster:
 
     def complaints(self) -> list[str]:
         """Lines that no healthy node prints, whatever became of the others."""
-        words = ("traceback", "exception", "[critical", "the log is damaged", "can't be read")
+        words = ("traceback", "exception", "[critical", "the log is damaged", "the log can't be read")
         return [
             f"{name}: {line.rstrip()}"
             for name, node in self.nodes.items()
