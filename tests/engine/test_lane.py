@@ -1,10 +1,12 @@
 """What a lane makes ready, what it tells, and when it wants to be woken."""
 
+from random import Random
+
 import pytest
 
 from tests.engine.harness import DAY, SECOND, T0, Bench, failed, ids_of
-from timerd.engine import lane, retries
-from timerd.engine.timer import TimerType
+from timerd.engine import lane, loading, retries
+from timerd.engine.timer import READY, Timer, TimerType
 
 
 def test_no_more_than_a_batch_becomes_ready_and_a_full_lane_does_not_spin() -> None:
@@ -24,6 +26,30 @@ def test_since_is_the_wait_of_the_longest_waiting() -> None:
     bench.pass_ms(10)
     bench.arm("a", T0 - DAY)
     assert bench.told["t", 0].since == T0 + 10, "a time in the past is due at acceptance"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_since_is_the_wait_of_the_longest_waiting_though_it_came_from_another_shard(seed: int) -> None:
+    random = Random(seed)
+    bench = Bench(TimerType("t", batch_size=6, max_lag_ms=SECOND))
+    judged = 0
+    for n in range(60):
+        if random.random() < 0.5:
+            due_at = bench.wall_ms - random.randint(0, 900)
+            timer = Timer(due_at, (due_at - 5_000) * 1000 + n, f"moved{n}", "t")
+            bench.state.last = max(bench.state.last, timer.generation)
+            loading.take_in(bench.state, [timer])
+            bench.state.lane("t").totals.moved_in += 1
+        elif random.random() < 0.5:
+            bench.arm(f"here{n}", bench.wall_ms + random.randint(1, 30))
+        bench.pass_ms(random.randint(0, 20))
+        due = [t for run in bench.state.runs for t in run.by_id.values() if t.fire_at <= bench.wall_ms]
+        if due and all(timer.state == READY for timer in due):  # else a whole batch is ready, and closes by that
+            judged += 1
+            assert bench.told["t", 0].since == min(timer.due_at for timer in due)
+        if random.random() < 0.3:
+            bench.settle(bench.take(count=random.randint(1, 6)))
+    assert judged > 8
 
 
 def test_a_held_timer_that_is_let_go_brings_its_wait_along() -> None:

@@ -120,6 +120,11 @@ class DueQueue:
         return self._pop(self._missed, count)
 
     @property
+    def has_overdue(self) -> bool:
+        """Whether `pop_due` may find more."""
+        return bool(self._overdue or self._unsorted)
+
+    @property
     def missed_most(self) -> int:
         """How many `pop_missed` may find: at most so many, and 0 only if there are none."""
         return len(self._missed)

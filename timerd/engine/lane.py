@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Iterator
 from heapq import nsmallest
 from itertools import islice
+from operator import attrgetter
 from typing import Final
 
 from timerd.engine.catchup import MISSED, is_missed
@@ -59,6 +60,7 @@ class Lane:
         self._due = DueQueue(now.wall_ms)
         self._ready: deque[Timer] = deque()
         self._ready_count = 0
+        self._mixed = False  # some have come that were due before others that were here
         self._urgent: dict[str, Timer] = {}
         self._missed: dict[str, Timer] = {}  # ready like the others, but overdue beyond the grace
         self._behind: set[str] = set()  # ids of those of them that were BEHIND
@@ -92,6 +94,10 @@ class Lane:
         if self._filled:
             self._push_retry(timer, failure)
         self.changed = True
+
+    def mix(self) -> None:
+        """What comes may have been due for longer than what is here: it has waited elsewhere."""
+        self._mixed = True
 
     def leave(self, timer: Timer) -> None:
         """Take a timer out of wherever it is; the caller changes its state right after. It still counts as live."""
@@ -177,6 +183,8 @@ class Lane:
                     ready.append(timer)
             self._ready += ready
             self._ready_count += len(ready)
+            if self._mixed:
+                self._sort_ready()
             if len(self._ready) > 2 * self._ready_count + SLICE:  # moved while nothing is taken: a paused type, say
                 self._ready = deque(timer for timer in self._ready if timer.state == READY)
         if not self.drops:
@@ -397,6 +405,15 @@ class Lane:
                     self._behind.add(timer.id)
                 timer.state = READY
                 self._missed[timer.id] = timer
+
+    def _sort_ready(self) -> None:
+        """Let the first be the one that waits the longest: by its wait a batch is closed.
+
+        Nothing else need be sorted: while more is overdue than fits here, batches are closed since they are full.
+        """
+        live = [timer for timer in self._ready if timer.state == READY]
+        self._ready = deque(sorted(live, key=attrgetter("due_at")))
+        self._mixed = self._due.has_overdue
 
     def _put_back(self, timers: list[Timer]) -> None:
         """What is ready waits in the due order again, as before; the caller takes stale ones off the ready list."""

@@ -81,7 +81,9 @@ def take_in(state: "State", timers: list[Timer]) -> None:
     for timer in live:
         urgent = state.filled and timer.failure is None and (timer.state == URGENT or timer.armed_for_now)
         timer.state = URGENT if urgent else WAITING
-    state.enter(live)
+    for lane, _ in state.enter(live):
+        if state.filled:
+            lane.mix()
     boot_ms = state.now.boot_ms
     for timer in live:
         if (failure := timer.failure) is not None:
