@@ -228,6 +228,43 @@ async def test_the_controller(target: Target) -> None:
     await node.stop(1_000)
 
 
+async def test_the_log_keeps_for_a_move_what_it_takes_and_nothing_afterwards(target: Target) -> None:
+    node, log, _ = await used(target, 2, 100)
+    for shards in (5, 2, 6):
+        before = log._reserve
+        done = await node.scale(shards, None)
+        assert isinstance(done, Scaled)
+        assert log._reserve + log._granted > before + 10_000, "for thousands of slots on the move"
+        await rest(node)
+        async with asyncio.timeout(10):  # and nobody asks for anything
+            while log._reserve != node._runners.upkeep.reserve_bytes():
+                await asyncio.sleep(0.01)
+        assert log._reserve < 100_000
+    await node.stop(1_000)
+
+
+async def test_a_log_without_room_for_a_move_refuses_it_or_lets_it_wait(target: Target) -> None:
+    node, log, catalog = await used(target, 2, 100)
+    tight = sum(len(payload) for segment in log._segments for _, _, payload in segment) + (1 << 20) + 200_000
+    log.capacity = tight
+    refused = await node.scale(6, None)
+    assert isinstance(refused, Refused)
+    assert refused.name == "storage-full"
+    log.capacity = None
+    await catalog.put_ring(await scaling.work_out(node.scaling.table, 6))  # and then the process ended
+    await node.stop(1_000)
+    log = log.reopen()
+    log.capacity = tight
+    node = await start(log, catalog, target)
+    await asyncio.sleep(0.1)
+    assert sum(shard.to_cede for shard in node._runners.shards.values()) > SLOTS // 2
+    await arm(node, ["what the table does not move"], now_ms() + FAR)
+    log.capacity = None
+    await rest(node)
+    assert len(await listed(node)) == 101
+    await node.stop(1_000)
+
+
 async def test_a_table_that_can_not_be_stored_is_not_published(target: Target) -> None:
     node, _, catalog = await used(target, 2, 10)
     catalog.full = True

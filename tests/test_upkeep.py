@@ -2,10 +2,15 @@
 
 from collections import Counter
 
+from timerd import upkeep
+from timerd.engine.message import Arm, Message, Slice
 from timerd.engine.now import Now
+from timerd.engine.record import Armed, Cancelled
 from timerd.engine.ring import SLOTS, build_table
 from timerd.engine.shard import Shard
 from timerd.engine.state import State
+from timerd.engine.timer import Timer
+from timerd.ports import Frame
 from timerd.runner import Runner
 from timerd.upkeep import Upkeep
 from timerd_storage.memory_log import MemoryLog
@@ -25,11 +30,11 @@ def fail(error: BaseException) -> None:
 async def segments_after_a_look(log: MemoryLog, placing: Counter[int]) -> list[int]:
     """The body segments that an upkeep leaves, while these bodies are on their way to a shard that has no timer."""
     runner = Runner([Shard(State(0, list(range(SLOTS)), NOW))], log, StillClock())
-    upkeep = Upkeep(runner, log, build_table([0]), fail)
-    upkeep.placed(placing, 1_000)
-    upkeep.want_room()
-    upkeep.after_turn(0)
-    await upkeep.settle()
+    keeper = Upkeep(runner, log, build_table([0]), fail)
+    keeper.placed(placing, 1_000)
+    keeper.want_room()
+    keeper.after_turn(0)
+    await keeper.settle()
     return [segment.number for segment in log.body_segments()]
 
 
@@ -42,3 +47,50 @@ async def test_a_body_segment_stays_while_an_arm_that_refers_to_it_waits_for_its
     assert log.body_segments()[0].sealed
     assert await segments_after_a_look(log, Counter({first.segment: 1})) == [first.segment, second.segment]
     assert await segments_after_a_look(log, Counter()) == [second.segment], "nothing refers to it any more"
+
+
+async def test_the_log_hears_of_a_reserve_that_shrinks_though_nobody_asks_for_room(monkeypatch):
+    monkeypatch.setattr(upkeep, "LOOK_BYTES", 1_000)
+    log = MemoryLog()
+    async for _ in log.replay():
+        pass
+    shard = Shard(State(0, list(range(SLOTS)), NOW))
+    shard.state.apply(Armed([Timer(1, n, f"id{n}", "t") for n in range(1, 500)]))
+    kept = Upkeep(Runner([shard], log, StillClock()), log, build_table([0]), fail)
+    assert await log.grant(100, kept.reserve_bytes())
+    shard.state.apply(Cancelled([f"id{n}" for n in range(1, 500)]))
+    before = log._reserve
+    kept.after_turn(1_000)
+    await kept.settle()
+    assert log._reserve == kept.reserve_bytes() < before
+
+
+async def turn(log: MemoryLog, shard: Shard, *messages: Message) -> int:
+    """Let a shard step these; the bytes of its frame."""
+    for message in messages:
+        shard.step(NOW, message)
+    return await log.append([Frame(0, (made := shard.take()).lsn, made.records)])
+
+
+async def test_lives_that_are_shorter_than_a_look_keep_the_log_small_all_the_same(monkeypatch):
+    log = MemoryLog(segment_bytes=1_000)
+    async for _ in log.replay():
+        pass
+    shard = Shard(State(0, list(range(SLOTS)), NOW))
+    shard.own(NOW)
+    await turn(log, shard)
+    for n in range(300):  # far more than one timer may take, and less than a look is made for
+        await turn(log, shard, Arm([Timer(2_000_000_000_000 + n, 0, "id", "t", b"x" * 400)], None))
+    assert len(log._segments) > 10
+    runner = Runner([shard], log, StillClock())
+    asked: list[Message] = []
+    monkeypatch.setattr(runner, "send", lambda shard, message: asked.append(message))
+    kept = Upkeep(runner, log, build_table([0]), fail)
+    kept._pace.appended(1 << 20, 1 << 20)
+    kept.after_turn(0)
+    assert asked == [Slice()], "by the first look"
+    await turn(log, shard, *asked)
+    await turn(log, shard, Arm([Timer(2_000_000_000_000, 0, "id", "t")], None))
+    kept.after_turn(1_000)
+    await kept.settle()
+    assert len(log._segments) < 4, "when the slices are written there is something to trim"

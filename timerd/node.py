@@ -118,10 +118,9 @@ class Node:
     # ---- life
 
     async def start(self) -> None:
-        """Begin to take turns; return when the first one, which says that the shards are owned, is durable.
-
-        Raises LogFailed.
-        """
+        """Take turns; return when the first, which says that the shards are owned, is durable. Raises LogFailed."""
+        for group in self._runners.groups:
+            await group.upkeep.begin()
         self._types_changed(self._types.known)
         self.scaling.tell()
         for group in list(self._runners.groups):

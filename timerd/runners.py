@@ -29,6 +29,7 @@ from timerd.group import Group
 from timerd.logs import Logs
 from timerd.ports import Clock, Log, LogUsage
 from timerd.runner import gone
+from timerd.upkeep import Upkeep
 
 SLOW_MS: Final = 200  # an append that takes longer is one to wait for no more Takes
 STILL_MS: Final = 1_000  # and longer than this, for nothing
@@ -119,6 +120,12 @@ class Runners:
 
     def group_of(self, shard: int) -> Group:
         return self._of[shard]
+
+    @property
+    def upkeep(self) -> Upkeep:
+        """Of the only log."""
+        assert self._sole is not None, "each log of a cluster has its own"
+        return self._sole.upkeep
 
     @property
     def groups(self) -> Sequence[Group]:

@@ -33,7 +33,6 @@ AIM: Final = 0.6  # where a raise, or a lowering, brings the mean
 LOWER_BELOW: Final = 0.3
 LOWER_AFTER: Final = 10  # looks in a row that find so little
 SHARDS_MAX: Final = 1_024
-SCALE_BYTES: Final = 12 * SLOTS  # of log, until all slots are ceded and adopted
 PULL_PER_SECOND: Final = 10_000  # timers that all shards together take over in the background
 
 log = structlog.get_logger()
@@ -78,7 +77,7 @@ class Scaling:
             receivers = {table.shards[slot] for slot in range(SLOTS) if table.source_of(slot) is not None}
             pace = SetPull(max(1, PULL_PER_SECOND // max(1, len(receivers))))
             for shard in self._runners.shards:
-                self._runners.send_ahead(shard, SetTable(table, kept))
+                self._runners.send_ahead(shard, SetTable(table, kept, waits=True))
                 self._runners.send_ahead(shard, pace)
 
     async def scale(self, shards: int, *, by_hand: bool = True) -> Scaled | Refused:
@@ -93,15 +92,19 @@ class Scaling:
                 return Scaled(shards, before.version, not await self.at_rest())
             if self.stopped or not await self.at_rest():
                 return Refused("shards-moving", "timers are still on their way between shards", (), 5)
-            if await self._runners.logs.grant([(before.shard_ids[0], SCALE_BYTES, 0)]):
-                return Refused("storage-full", "the disk has no room for timers on the move")
             table = await work_out(before, shards)
+            moving = sum(old != new for old, new in zip(before.shards, table.shards, strict=True))
+            if not await self._runners.upkeep.make_way(moving, table.version):
+                self._runners.upkeep.want_room()
+                return Refused("storage-full", "the disk has no room for timers on the move")
             table = replace(table, least=shards if by_hand else before.least)
             try:
                 await self._catalog.put_ring(table)
             except CatalogFull:
+                self._runners.upkeep.close_way()
                 return Refused("storage-full", "the ring table could not be written: the disk is full")
             if self.stopped:
+                self._runners.upkeep.close_way()
                 return Refused("overloaded", "timerd is stopping", (), 5)
             self._publish(table)
             log.info("ring_table_published", version=table.version, shards=shards, by_hand=by_hand)

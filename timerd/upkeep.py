@@ -14,15 +14,20 @@ import structlog
 
 from timerd.engine.checkpointing import TURN_BYTES_PRESSED, LogState, Pace, is_pressing
 from timerd.engine.message import GONE, FindBodies, Relocate, SetReserve, Slice
+from timerd.engine.move_message import MayCede
+from timerd.engine.moves import SLOT_MOVE_BYTES
 from timerd.engine.ring import SLOTS, RingTable, slot_of
 from timerd.engine.shard import SLICE_TIMERS, Shard
+from timerd.engine.state import MOVING_FACTOR
 from timerd.engine.timer import BodyRef
 from timerd.inbox import TURN_BYTES_MAX
 from timerd.ports import BodySegment, Log
 from timerd.runner import Runner
 
 SLOT_BYTES = 3  # of a slot's number in a slice
-MOVING_SLOT_BYTES = 32  # of a slot in each of its shards: its number in records and slices, and a share of their totals
+MOVING_SLOT_BYTES = 40  # of a slot on the move, until both its shards have done with it: mostly its number
+MOVING_TYPE_BYTES = 0.5  # and its share of the totals of a type, which go with it
+WAY_AGAIN_S = 0.5  # until room for a move is looked for again
 MOVED_BYTES = 320  # what a moved body takes in a frame, its id among it
 BODY_FACTOR = 2.0  # body segments may take this much of the live bodies before live ones are copied forward
 BODY_LOOK = 8  # bodies count for looks by this part: they cost more to write than frames, and hold fewer timers
@@ -49,29 +54,44 @@ class Upkeep:
         """Told what goes wrong."""
         self._low = False
         self._ending = False
-        self._unseen_bytes = 0  # appended since the last look that found nothing to do
+        # Appended since the last look that found nothing to do. Each life begins with a look: it may be shorter than
+        # what a look is worth, and the next one too.
+        self._unseen_bytes = LOOK_BYTES
+        self._slices_asked = False  # by the last look: when they are written there may be something to trim
         self._unpaced_bytes = 0  # appended since the last look
         self._pace = Pace()
         self._reserve_spent = 0  # slices written on the reserve since a segment was last freed
         self._unmovable: set[int] = set()  # body segments that hold a live body whose head is damaged
         self._slice_bytes = self._largest_slice()
         self._task: asyncio.Task[None] | None = None
+        self._telling: asyncio.Task[None] | None = None
+        self._told_moving: int | None = None  # when the log was last told of the reserve
+        self._untold_bytes = 0  # appended since
+        self._asked_bytes = 0  # room for a move, which is being made
+        self._way_bytes = 0  # room for slots that are to be ceded
+        self._way_version = 0  # of the table that says so
 
     @property
     def live_bytes(self) -> int:
         """A full checkpoint, about; live bodies; and the room that is kept: completions, a slice, a segment."""
-        kept = self.reserve_bytes() + self._log.usage().segment_bytes
+        kept = self.reserve_bytes() + self._asked_bytes + self._log.usage().segment_bytes
         return self._checkpoint_bytes() + kept + self._live_body_bytes()
 
     def reserve_bytes(self) -> int:
         """Room that must stay: completions of everything accepted, and the largest slice."""
-        return self._completion_bytes() + self._slice_bytes + self._moving_bytes()
+        return self._completion_bytes() + self._slice_bytes + self._moving_bytes() + self._way_bytes
+
+    async def begin(self) -> None:
+        """Before the first turn: let the log give back what an earlier life kept, if it is too much for this."""
+        usage = self._log.usage()
+        if usage.spare_bytes > 2 * self.reserve_bytes() + usage.segment_bytes:
+            await self._log.grant(0, self.reserve_bytes(), 0)
 
     async def settle(self) -> None:
         """Begin nothing more, and wait for what is under way (for a clean stop: the log is about to be closed)."""
         self._ending = True
-        if self._task is not None:
-            await asyncio.gather(self._task, return_exceptions=True)
+        tasks = [task for task in (self._task, self._telling) if task is not None]
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def stop(self) -> None:
         """Begin nothing more, and break off what is under way: the log has ended."""
@@ -103,15 +123,80 @@ class Upkeep:
                 self._runner.send(shard.id, SetReserve(low))
         self._unseen_bytes += appended
         self._unpaced_bytes += appended
+        self._untold_bytes += appended
+        self._tell_reserve()
         if self._ending or self._unseen_bytes < LOOK_BYTES or (self._task is not None and not self._task.done()):
             return
         self._slice_bytes = self._largest_slice()
+        self._slices_asked = False
         self._pace.appended(self._unpaced_bytes, self._checkpoint_bytes())
         self._unpaced_bytes = 0
         if (work := self._log_work() or self._body_work()) is not None:
             self._task = asyncio.get_running_loop().create_task(self._guarded(work))
         else:
-            self._unseen_bytes = 0
+            self._unseen_bytes = LOOK_BYTES if self._slices_asked else 0
+
+    async def make_way(self, slots: int, version: int) -> bool:
+        """Have room for so many slots to be ceded by a table of that version; False: there is none now.
+
+        Whatever moves takes log in both its shards, and nobody can be refused it then: it has to be in hand. It is kept
+        until they are ceded, and after that for what is on the move.
+        """
+        types = max(len(shard.state.lanes) for shard in self._shards())
+        slot_bytes = MOVING_SLOT_BYTES + types * MOVING_TYPE_BYTES + SLOT_BYTES + SLOT_MOVE_BYTES
+        size = int(slots * slot_bytes) + self._completion_bytes() * (MOVING_FACTOR - 1)
+        self._asked_bytes = size
+        try:
+            granted = await self._log.grant(size, self.reserve_bytes(), 0)
+        finally:
+            self._asked_bytes = 0
+        if granted:
+            self._way_bytes, self._way_version = size, version
+            self._runner.ring()
+        return granted
+
+    def close_way(self) -> None:
+        """They are ceded, or are not to be any more."""
+        self._way_bytes = 0
+        self._told_moving = None
+
+    def _tend_way(self) -> bool:
+        """Let slots be ceded for which there is room, and keep it no longer than for that. Whether there is to be some
+        made."""
+        shards = self._shards()
+        waiting = [shard for shard in shards if shard.to_cede]
+        if not self._way_bytes:
+            return bool(waiting)
+        for shard in waiting:
+            self._runner.send(shard.id, MayCede())
+        if not waiting and all(shard.table_version >= self._way_version for shard in shards):
+            self.close_way()
+        return False
+
+    def _tell_reserve(self) -> None:
+        """Let the log know what to keep. Who asks for room says it too; behind a burst, or a move, nobody may ask for
+        long, and what was kept for it would stay."""
+        moving, blocked = (self._moving_bytes(), self._tend_way()) if self._moved() else (0, False)
+        if moving == self._told_moving and self._untold_bytes < LOOK_BYTES and not blocked:
+            return
+        if self._ending or (self._telling is not None and not self._telling.done()):
+            return
+        self._told_moving, self._untold_bytes = moving, 0
+        self._telling = asyncio.get_running_loop().create_task(self._tell())
+
+    def _moved(self) -> bool:
+        """Whether anything ever has, or is about to."""
+        return self.table.version > 1 or self._way_bytes > 0
+
+    async def _tell(self) -> None:
+        try:
+            await self._log.grant(0, self.reserve_bytes(), 0)
+            while not self._way_bytes and (slots := sum(shard.to_cede for shard in self._shards())):
+                if self._ending or await self.make_way(slots, self.table.version):
+                    return
+                await asyncio.sleep(WAY_AGAIN_S)
+        except Exception as error:
+            self.fail(error)
 
     async def _guarded(self, work: Callable[[], Any]) -> None:
         """Then look again, unless nothing came of it: `_unseen_bytes` still says that there is something to see."""
@@ -152,14 +237,18 @@ class Upkeep:
             shards = sorted(pinning, key=lambda id: -pinning[id])
             count = self._pace.take(self._slice_bytes)
             self._reserve_spent += count * self._slice_bytes if self._low else 0
+            self._slices_asked = count > 0
             for n in range(count):
                 self._runner.send(shards[n % len(shards)], Slice())
         return None
 
     def _moving_bytes(self) -> int:
-        """What the slots on the move may take to arrive: their numbers, several times, and totals with each frame."""
-        slots = sum(len(moves.ceded) + len(moves.adopted) for shard in self._shards() if (moves := shard.state.moves))
-        return slots * MOVING_SLOT_BYTES
+        """What the slots on the move may take to arrive."""
+        moves = [moves for shard in self._shards() if (moves := shard.state.moves)]
+        # Mostly both shards are here: one has ceded it before the other adopts it, and until that has drained it.
+        slots = max(sum(len(each.ceded) for each in moves), sum(len(each.adopted) for each in moves))
+        types = max(len(shard.state.lanes) for shard in self._shards()) if slots else 0
+        return int(slots * (MOVING_SLOT_BYTES + types * MOVING_TYPE_BYTES))
 
     def _completion_bytes(self) -> int:
         return sum(shard.state.completion_bytes for shard in self._shards())

@@ -80,6 +80,8 @@ class Supply:
         """Take this much out of what is in hand, if need be when it has been made, or say that it can't be had now."""
         self._room.reserve(reserve_bytes)
         self._reserve_known = True
+        if not frame_bytes and not body_bytes:
+            await self._give_back()
         if not self._line and not self._missing(frame_bytes, body_bytes):
             self._room.grant(frame_bytes, body_bytes)
             self._fill(0, 0)
@@ -100,6 +102,12 @@ class Supply:
             if waiting.granted.done() and not waiting.granted.cancelled() and waiting.granted.result():
                 self._handed_frames -= frame_bytes
                 self._handed_bodies -= body_bytes
+
+    async def _give_back(self) -> None:
+        """Return when what the reserve does not ask for any more has been given back."""
+        self._fill(0, 0)
+        while self._to_drop() and self._filling and not self._filling.done():
+            await asyncio.wait([self._filling])
 
     def append_begins(self, waiting_bytes: int) -> None:
         """What was granted leaves with it, but for so much, and for what nobody can have used."""

@@ -23,7 +23,7 @@ from timerd.engine.message import (
     Take,
     WholeFailure,
 )
-from timerd.engine.move_message import Cede, Move, MoveDone, Pull, Pulled, SetPull, SetTable, Told
+from timerd.engine.move_message import Cede, MayCede, Move, MoveDone, Pull, Pulled, SetPull, SetTable, Told
 from timerd.engine.ring import RingTable, slot_of
 from timerd.engine.timer import Timer
 
@@ -377,6 +377,25 @@ def test_an_arm_that_waits_for_the_old_owner_counts_for_its_type() -> None:
     assert (pair.new.shard.waiting, pair.new.shard.coming("t")) == (0, 0)
     assert pair.new.shard.state.lane("t").live == 2
     pair.rest()
+
+
+def test_nothing_is_ceded_before_there_is_room_for_it() -> None:
+    pair = Pair()
+    pair.armed(pair.old, at=FAR)
+    pair.table = RingTable(pair.table.version + 1, (1,) * SLOTS, pair.table.shards, 2)
+    for host in pair.hosts:
+        host.inbox.append(SetTable(pair.table, waits=True))
+        host.turn()
+    pair.pass_time(5_000)
+    pair.carry()
+    assert (pair.old.shard.to_cede, pair.new.shard.to_cede) == (SLOTS, 0)
+    assert not pair.old.shard.state.moves.ceded
+    assert pair.old.shard.table_version == pair.new.shard.table_version == pair.table.version
+    pair.old.inbox.append(MayCede())
+    pair.old.turn()
+    assert pair.old.shard.to_cede == 0
+    pair.rest()
+    assert pair.generation(pair.new)
 
 
 def test_nothing_is_pulled_onto_a_full_disk() -> None:

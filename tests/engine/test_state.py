@@ -2,9 +2,11 @@
 
 from copy import deepcopy
 
+import msgspec
 import pytest
 
 from tests.engine.harness import ALL_SLOTS, T0
+from timerd.engine.move_record import Adopted, Ceded
 from timerd.engine.now import Now
 from timerd.engine.record import Armed, Buried, Cancelled, Fired, Purged, Record, Retried, Revived
 from timerd.engine.state import BODY_REF_BYTES, COMPLETION_BYTES, TIMER_BYTES, State
@@ -61,3 +63,12 @@ def test_what_a_checkpoint_and_completions_would_take() -> None:
     state.apply(Cancelled(["é", "ab"]))
     assert state.live_bytes == state.completion_bytes == 0
     assert state.body_bytes == {}
+
+
+def test_what_a_checkpoint_says_of_slots_on_the_move_counts_as_live() -> None:
+    slots = list(range(300, 16_000))
+    for record in (Ceded(2, 1, slots, 5), Adopted(2, 1, slots, 5)):
+        state = State(0, slots if isinstance(record, Ceded) else [], Now(T0 * 1000, 0))
+        state.apply(record)
+        said = len(msgspec.msgpack.encode(state.moves.of(slots)))
+        assert said <= state.live_bytes <= 1.2 * said

@@ -253,6 +253,14 @@ async def test_starts_find_the_room_that_they_had_and_make_none_beside_it() -> N
     assert max(used) <= used[0] + SEGMENT
 
 
+async def test_who_only_says_what_is_to_be_kept_returns_when_the_rest_has_been_given_back() -> None:
+    disk = FakeDisk()
+    log, _ = await open_on(disk, SEGMENT)
+    for reserve in (500_000, 100_000, 0):
+        assert await log.grant(0, reserve, 0)
+        assert disk.used <= 4 * SEGMENT + 3 * reserve
+
+
 async def test_a_start_gives_back_the_room_that_nobody_asks_for_any_more() -> None:
     disk = FakeDisk()
     log, _ = await open_on(disk, SEGMENT)

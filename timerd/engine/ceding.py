@@ -41,9 +41,20 @@ class Ceding:
     def __init__(self, draft: Draft) -> None:
         self._draft = draft
         self._state = draft.state
-        self.table: RingTable | None = None
-        """One that may give slots to others, and has not been looked at."""
+        self.to_cede = 0
+        """How many slots the table gives to others that are not ceded yet."""
+        self.waits = False
+        """They are to be ceded, but not now."""
+        self._table: RingTable | None = None  # as long as there are some
         self._remind_at: dict[tuple[int, int], int] = {}  # (version, to) -> boot ms of the next `Cede`
+
+    def know(self, table: RingTable, waits: bool) -> None:
+        """There is a new table. `waits`: nothing is ceded before it is said that it may."""
+        state = self._state
+        going = [slot for slot in state.covered if table.shards[slot] != state.shard]
+        self.to_cede = sum(slot not in state.moves.ceded for slot in going)
+        self.waits = waits
+        self._table = table if self.to_cede else None
 
     def _give_up(self, table: RingTable) -> None:
         """Cede what the table gives to others."""
@@ -59,9 +70,11 @@ class Ceding:
 
     def tick(self, now: Now) -> None:
         """Announce what was ceded, again and again, until the new owner needs nothing more."""
-        if self.table is not None and not self._draft.low:  # the log may live on its reserve, which is for other things
-            self._give_up(self.table)
-            self.table = None
+        # The log may live on its reserve, which is for other things.
+        if self._table is not None and not self.waits and not self._draft.low:
+            self._give_up(self._table)
+            self._table = None
+            self.to_cede = 0
         ceded = self._state.moves.ceded
         if not ceded:
             self._remind_at.clear()

@@ -21,11 +21,17 @@ BUSY: Final = 2  # it is in flight: ask again
 class SetTable(msgspec.Struct, frozen=True):
     """The ring table as it is now, durable where it is published. Nothing else tells a shard what is its own.
 
-    `dead_letters_kept`: of each type, in one shard, from now on; 0: as before.
+    `dead_letters_kept`: of each type, in one shard, from now on; 0: as before. `waits`: what it gives to others is
+    ceded when `MayCede` has come.
     """
 
     table: RingTable
     dead_letters_kept: int = 0
+    waits: bool = False
+
+
+class MayCede(msgspec.Struct, frozen=True):
+    """The log has room for what the last table moves."""
 
 
 class SetPull(msgspec.Struct, frozen=True):
@@ -104,7 +110,7 @@ class MoveDone(OfMove, frozen=True):
     last: int
 
 
-MoveMessage = SetTable | SetPull | Cede | Standing | Ask | Told | Pull | Pulled | Move | MoveDone
+MoveMessage = SetTable | MayCede | SetPull | Cede | Standing | Ask | Told | Pull | Pulled | Move | MoveDone
 
 
 def size_of(message: MoveMessage) -> int:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from timerd.engine.state import State
 
 PENDING_BYTES: Final = 120  # what a pending or remembered entry takes in a checkpoint beside its id
+SLOT_MOVE_BYTES: Final = 10  # what a slot on the move takes there beside its number
 
 
 class CededSlot:
@@ -75,6 +76,11 @@ class Moves:
 
     def __bool__(self) -> bool:
         return bool(self.ceded or self.adopted)
+
+    @property
+    def bytes(self) -> int:
+        """About what a full checkpoint says of moves, without ids and payloads."""
+        return self.entries * PENDING_BYTES + (len(self.ceded) + len(self.adopted)) * SLOT_MOVE_BYTES
 
     def handlers(self) -> dict[type, Callable[[Any], None]]:
         """By record."""

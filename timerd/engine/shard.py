@@ -44,6 +44,7 @@ from timerd.engine.message import (
 from timerd.engine.move_message import (
     Ask,
     Cede,
+    MayCede,
     Move,
     MoveDone,
     OfMove,
@@ -121,6 +122,16 @@ class Shard:
         """How many timers of a type are about to be armed, and wait for another shard."""
         return self._moving.coming(type)
 
+    @property
+    def to_cede(self) -> int:
+        """How many slots it is to give up, and has not."""
+        return self._ceding.to_cede
+
+    @property
+    def table_version(self) -> int:
+        """Of the table that it knows of; 0: of the first, which says nothing of moves."""
+        return self._table.version if self._table is not None else 0
+
     def own(self, now: Now) -> None:
         """Begin: the first record of this process's time with the shard."""
         self.state.now = now
@@ -141,8 +152,10 @@ class Shard:
                 if self._table is not None and message.version == self._table.version and not self._closed:
                     self._of_move[type(message)](self._draft, message)
             case SetTable():
-                self._set_table(message.table)
+                self._set_table(message)
                 self._kept = message.dead_letters_kept or self._kept
+            case MayCede():
+                self._ceding.waits = False
             case SetPull():
                 self._moving.per_second = message.per_second
             case SetTypes():
@@ -252,10 +265,12 @@ class Shard:
             timers += more
         write_slice(self._draft, slots)
 
-    def _set_table(self, table: RingTable) -> None:
+    def _set_table(self, message: SetTable) -> None:
         """Know of a table; one that has followed the first may take slots away."""
+        table = message.table
         if table.version > 1 and (self._table is None or self._table.version < table.version):
-            self._table = self._moving.table = self._ceding.table = table
+            self._table = self._moving.table = table
+            self._ceding.know(table, message.waits)
 
     def _close(self, message: Close) -> None:
         """Lay the shard down. With an outcome outstanding or unwritten it is no clean end, and must not read as one."""

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from timerd.engine.lane import Lane
 from timerd.engine.loading import Run, add_slots, by_type
-from timerd.engine.moves import PENDING_BYTES, Moves
+from timerd.engine.moves import Moves
 from timerd.engine.now import Now
 from timerd.engine.record import (
     Armed,
@@ -134,8 +134,7 @@ class State:
     @property
     def live_bytes(self) -> int:
         """About what a full checkpoint takes."""
-        moving = self.moves.entries * PENDING_BYTES
-        return self.timers * TIMER_BYTES + self.id_bytes + self.payload_bytes + moving
+        return self.timers * TIMER_BYTES + self.id_bytes + self.payload_bytes + self.moves.bytes
 
     @property
     def completion_bytes(self) -> int:
