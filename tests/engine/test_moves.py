@@ -379,6 +379,29 @@ def test_an_arm_that_waits_for_the_old_owner_counts_for_its_type() -> None:
     pair.rest()
 
 
+def test_the_gap_of_a_timer_between_two_shards_counts_anew_after_a_restart() -> None:
+    pair = Pair()
+    pair.armed(pair.old)
+    no = pair.delivered(pair.old)
+    pair.old.inbox.append(Settle(no, failure=WholeFailure("HTTP 500", 60_000, 7, counted=True)))
+    pair.old.turn()
+    pair.publish(1)
+    while not (pending := pair.new.shard.state.moves.pending(ID)):
+        pair.carry(Cede, Pull, Pulled)
+        pair.pass_time(500)
+    assert pending.timer
+    assert pending.timer.failure
+    pair.pass_time(5_000)
+    pair.new.begin()
+    again = pair.new.shard.state.moves.pending(ID)
+    assert again
+    assert again.entry == pending.entry
+    assert again.timer
+    assert again.timer.failure
+    assert again.timer.failure.since == pair.new.shard.state.now.boot_ms >= pending.timer.failure.since + 5_000
+    pair.rest()
+
+
 def test_nothing_is_ceded_before_there_is_room_for_it() -> None:
     pair = Pair()
     pair.armed(pair.old, at=FAR)

@@ -219,8 +219,16 @@ class Moves:
         for pending in entries:
             slot = self.adopted[slot_of(pending.id)]
             assert pending.id not in slot.pending, "one operation on an id at a time"
-            slot.pending[pending.id] = pending
+            slot.pending[pending.id] = pending if self._state.filled else self._recovered(pending)
             self._count(pending, 1)
+
+    def _recovered(self, pending: Pending) -> Pending:
+        """As it is to go on in this life: a gap counts anew, as for every other timer."""
+        timer = pending.timer
+        if timer is None or timer.failure is None:
+            return pending
+        failure = replace(timer.failure, since=self._state.now.boot_ms)
+        return replace(pending, timer=replace(timer, failure=failure))
 
     def _count(self, pending: Pending, sign: int) -> None:
         self.entries += sign
