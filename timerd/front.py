@@ -10,7 +10,7 @@ away, are unavailable, and the others stand. Everything ends within `PATIENCE_MS
 
 import asyncio
 import builtins
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Final, TypeVar
@@ -133,10 +133,7 @@ class Front:
             given = None if conditions is None else [conditions[number] for number in numbers]
             return ArmThese([timers[number] for number in numbers], [slots[number] for number in numbers], given)
 
-        def repeatable(numbers: Iterable[int]) -> bool:
-            return conditions is None or all(conditions[number].if_generation is None for number in numbers)
-
-        def take(mine: bool, numbers: Sequence[int], answer: Armed) -> builtins.list[int]:
+        def take(numbers: Sequence[int], answer: Armed) -> builtins.list[int]:
             nonlocal armed, conflicts, stored
             armed += answer.armed
             conflicts += answer.conflicts
@@ -147,11 +144,9 @@ class Front:
                 elif result.status != UNAVAILABLE:
                     results[number] = result
                     stored += 1
-                elif not mine and repeatable([number]):  # our own shards may have changed the timer as they took it
-                    again.append(number)
             return again
 
-        left = await self._spread.write(slots, expires_at, question, take, repeatable)
+        left = await self._spread.write(slots, expires_at, question, take)
         if stored == len(timers):
             return ArmDone(armed, conflicts, results if want_results else None)
         if not stored and left.refusals and not left.unsure:
@@ -169,7 +164,7 @@ class Front:
         def question(numbers: Sequence[int]) -> CancelThese:
             return CancelThese([ids[number] for number in numbers], [slots[number] for number in numbers])
 
-        def take(mine: bool, numbers: Sequence[int], answer: Cancelled) -> builtins.list[int]:
+        def take(numbers: Sequence[int], answer: Cancelled) -> builtins.list[int]:
             left = [numbers[index] for index in answer.left]
             apart = set(left)
             for number, result in zip((n for n in numbers if n not in apart), answer.results, strict=True):
@@ -177,7 +172,7 @@ class Front:
             return left
 
         # What was cancelled and is asked for again would be said not to be there, so that is left to the caller.
-        left = await self._spread.write(slots, expires_at, question, take, lambda numbers: False)
+        left = await self._spread.write(slots, expires_at, question, take)
         if left.refusals and not left.unsure and all(result.unavailable for result in results):
             return left.refusals[0]
         return results

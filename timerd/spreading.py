@@ -1,12 +1,12 @@
 """Spreading: a request's parts go to the owners of its shards, all at once, and once more where that is sound.
 
 A part goes to the member that the plan gives its shard to, or stays here while the shard is here. A second time go the
-parts of which nothing was done, by the plan as it is then, and those that may be repeated. Nothing is asked a third
-time, and nothing takes longer than `PATIENCE_MS`: then the caller hears that an owner is away.
+parts of which nothing was done, by the plan as it is then, and no others. Nothing is asked a third time, and nothing
+takes longer than `PATIENCE_MS`: then the caller hears that an owner is away.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 from timerd.asking import ATTEMPT_MS, Asker, Unanswered
@@ -74,11 +74,11 @@ class Spread:
         slots: Sequence[int],
         expires_at: int | None,
         question: Callable[[list[int]], Question],
-        take: Callable[[bool, list[int], Any], list[int]],
-        repeatable: Callable[[Iterable[int]], bool],
+        take: Callable[[list[int], Any], list[int]],
     ) -> Left:
-        """Ask for items, by number. `take` is told of a part whether this node did it, its numbers, and the answer; it
-        says which may be asked for again. `repeatable`: whether these do no harm when they are carried out twice."""
+        """Ask for items, by number. `take` is told the numbers of a part and the answer; it says which of them were not
+        done, and are to be asked for again. What may have been done is not: it would fire twice if it had fired in
+        between, and only the caller knows whether that matters."""
         began_ms = self._clock.now().boot_ms
         todo: list[int] = list(range(len(slots)))
         refusals: list[Refused] = []
@@ -100,14 +100,14 @@ class Spread:
                 if isinstance(answer, Unanswered):
                     why = f"node {member.name}: {answer.reason}"
                     unsure = unsure or not answer.undone
-                    if answer.undone or (member != self._asker.me and repeatable(numbers)):
+                    if answer.undone:
                         again += numbers
                 elif isinstance(answer, Refusal):
                     if answer.refused.name == "expired" and not self._is_late(expires_at):
                         again += numbers  # our own limit, not the caller's
                     else:
                         refusals.append(answer.refused)
-                elif left := take(member == self._asker.me, numbers, answer):
+                elif left := take(numbers, answer):
                     why = f"node {member.name} does not serve some of the shards just now"
                     again += left
             if not again or attempt or self._is_late(expires_at):

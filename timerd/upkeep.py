@@ -96,8 +96,9 @@ class Upkeep:
     async def stop(self) -> None:
         """Begin nothing more, and break off what is under way: the log has ended."""
         self._ending = True
-        if self._task is not None:
-            self._task.cancel()
+        for task in (self._task, self._telling):
+            if task is not None:
+                task.cancel()
         await self.settle()
 
     def placed(self, segments: Counter[int], size: int) -> None:

@@ -29,6 +29,7 @@ from timerd.engine.message import (
     Arm,
     BodyLost,
     Cancel,
+    CancelResult,
     Close,
     Condition,
     Filter,
@@ -344,13 +345,13 @@ class ShardMachine(RuleBasedStateMachine):
         for id in chosen:
             entry = self.model.entries.get(id)
             if entry is None:
-                answers.append((False, False, 0))
+                answers.append(CancelResult(False))
             else:
-                answers.append((True, entry.place == "flight", entry.generation))
+                answers.append(CancelResult(True, entry.place == "flight", entry.generation))
                 self.model.leave(id, "cancelled")
         self.bench.step(Cancel(chosen, None))
         got = self.bench.shard._draft.effects[-1].value
-        assert [msgspec.structs.astuple(answer) for answer in got] == answers
+        assert got == answers
         self.expected.append(got)
         self._maybe_end_turn(random)
 

@@ -20,9 +20,11 @@ def test_the_wheel_holds_timerd_client_alone(tmp_path: Path) -> None:
     needs = {
         line.split(":")[1].split("<")[0].split(">")[0].strip()
         for line in metadata.splitlines()
-        if "Requires-Dist" in line
+        if "Requires-Dist" in line and "extra ==" not in line
     }
     assert needs == {"httpx", "msgspec", "sniffio"}
+    extras = [line for line in metadata.splitlines() if "Requires-Dist" in line and "extra ==" in line]
+    assert [line.partition(": ")[2].partition("<")[0] for line in extras] == ["xxhash"], "of routing alone"
 
 
 def test_it_imports_nothing_else_and_not_the_server() -> None:
