@@ -7,7 +7,8 @@ was asked during the last one, and nobody waits for a batcher.
 Between two turns memory says nothing that the log does not. Deliveries begin there: nothing is logged for what is
 handed out, so it need not wait for a turn, and what has come due is looked for before a turn's messages are decided.
 
-Nothing leaves a shard before the records it rests on are durable. A failed append ends the run (`LogFailed`): the state
+Nothing leaves a shard before the records it rests on are durable. An answer that rests on none (a read, an arm that
+changes nothing, a cancel of what is not there) rests on the shard being ours, which the log confirms. A failed append ends the run (`LogFailed`): the state
 in memory is then ahead of the log and must not be seen. Whoever still waits for a shard that has ended is told that it
 is gone, and hears nothing else.
 """
@@ -17,7 +18,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from timerd.engine.effect import Effect, Reply, Send, Turn
-from timerd.engine.message import GONE, Message, Take
+from timerd.engine.message import GONE, Message, ShardTally, Take
 from timerd.engine.move_message import size_of
 from timerd.engine.now import Now
 from timerd.engine.shard import Shard
@@ -138,6 +139,12 @@ class Runner:
                 appended = await self._log.append(frames, sum(inbox.bytes for inbox in self._inboxes.values()))
                 self.appending_since = None
                 self._deciding = []
+            if not frames and not self._log.is_confirmed() and any(map(_rests_on_the_lease, turns)):
+                self._deciding = turns
+                self.appending_since = self._clock.now().boot_ms
+                await self._log.confirm()
+                self.appending_since = None
+                self._deciding = []
             self._act(self._still_ours(turns), appended)
 
     def _let_time_pass(self, now: Now) -> bool:
@@ -250,6 +257,12 @@ def gone(message: Message) -> None:
     token = getattr(message, "token", None)
     if token is not None:
         token(GONE)
+
+
+def _rests_on_the_lease(turn: Turn) -> bool:
+    """Whether it answers somebody and stores nothing. Only an owner may do that: what it knows may be old news, else.
+    Counts are told by anybody, also while nothing can be stored."""
+    return any(isinstance(effect, Reply) and not isinstance(effect.value, ShardTally) for effect in turn.effects)
 
 
 def _tell_gone(turn: Turn) -> None:

@@ -18,6 +18,34 @@ from timerd_storage.memory_catalog import MemoryCatalog
 BOTH = pytest.mark.parametrize("type", [PROCESSOR, CALLBACKS], ids=["processor", "callbacks"])
 
 
+def test_what_rests_on_no_append_rests_on_the_shard_being_ours() -> None:
+    async def story(rig: Rig) -> None:
+        a, b = await rig.node(0), await rig.node()
+        [here, nowhere] = rig.ids(0, 2)
+        await rig.arm(a, [here], 60_000)
+        log = rig.shelf.logs[0]
+        log.unsure = True
+        assert not isinstance(await a.get(here), Gone)
+        assert log.confirms == 1
+        assert await rig.take(b, 0)
+        assert dict(a.held) == {0: 1}, "it has had nothing to store, and does not know"
+        assert (await a.cancel([nowhere], None))[0].unavailable  # type: ignore[index]
+        assert log.confirms == 2
+        assert [shard for _, shard, _ in rig.lost] == [0]
+        assert isinstance(await a.get(here), Gone)
+
+    play(story)
+
+
+def test_counts_are_told_by_whoever_has_them() -> None:
+    async def story(rig: Rig) -> None:
+        a = await rig.node(0)
+        rig.shelf.logs[0].free.clear()
+        assert len((await a.tally()).shards) == 1
+
+    play(story)
+
+
 @BOTH
 def test_shards_are_taken_used_released_and_taken_elsewhere(type: TimerType) -> None:
     async def story(rig: Rig) -> None:
