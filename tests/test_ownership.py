@@ -1,7 +1,7 @@
 """Who takes and lets go of which shard, and when: several nodes on one virtual clock, with servers that are a dict."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -10,7 +10,7 @@ from tests.sim.knobs import virtual_loop
 from timerd.engine.errors import CorruptLog
 from timerd.engine.now import Now
 from timerd.engine.plan import Plan, next_plan
-from timerd.ownership import DAMAGED_PAUSE_MS, DEPUTY_MS, PAUSE_MAX_MS, SETTLE_MS, Ownership
+from timerd.ownership import DAMAGED_PAUSE_MS, DEPUTY_MS, PAUSE_MAX_MS, SETTLE_MS, SURE_MS, Ownership
 from timerd.ports import Log, Member
 
 SHARDS = 6
@@ -117,10 +117,14 @@ class FakeLog:
     def __init__(self, shard: int) -> None:
         self.shard = shard
         self.confirmed = 0
+        self.current = True
 
     async def confirm(self) -> bool:
         self.confirmed += 1
         return True
+
+    async def is_current(self) -> bool:
+        return self.current
 
 
 class FakeNode:
@@ -162,6 +166,13 @@ class FakeNode:
         if self._servers.owners.get(shard) is self:
             del self._servers.owners[shard]
         return True
+
+    async def confirm(self, shards: Sequence[int], *, others: bool) -> set[int]:
+        lost = {shard for shard in shards if self._servers.owners.get(shard) is not self}
+        for shard in lost:
+            del self.held[shard]
+            self.on_lost(shard, "another process has taken it")
+        return lost
 
     def set_share(self, mine: int, all: int) -> None:
         self.share = mine, all
@@ -358,6 +369,22 @@ def test_what_another_had_meanwhile_is_taken_anew_although_the_plan_gives_it_bac
         assert [len(each) for each in held(a, b)] == [3, 3]
         assert all(a.node.held[shard] > mine[shard] for shard in back), "in a new epoch"
         assert set(b.node.held.values()) != {1}
+
+    run(test)
+
+
+def test_a_node_that_was_taken_for_dead_and_has_nothing_to_do_hears_of_it_and_takes_its_shards_again() -> None:
+    async def test(servers: Servers) -> None:
+        a, b = One(servers, "a"), One(servers, "b")
+        await asyncio.sleep(2)
+        shard = min(a.node.held)
+        servers.owners[shard] = b.node  # while a was frozen b had it; the plan that gave it to b has come and gone
+        servers.epochs[shard] += 1
+        a.ownership._logs[shard].current = False  # type: ignore[attr-defined]
+        await asyncio.sleep(SURE_MS / 1000 + 1)
+        del servers.owners[shard]  # and now b has let go of it
+        await asyncio.sleep(2)
+        assert a.node.held[shard] == servers.epochs[shard] == 3
 
     run(test)
 

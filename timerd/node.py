@@ -111,6 +111,7 @@ class Node:
         self._rerouting = Rerouting(runners, lambda: self.scaling.table)
         self.reading = Reading(runners, self._ask_about, self._ask_all)
         self._dead = DeadLetters(runners, self._ask, self._split_ids, self.scaling.at_rest)
+        self.confirm = runners.logs.confirm
         self._holding = Holding(settings, runners, self._dispatch, clock, lambda: self.scaling.table, self._greet)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._asking_bytes = 0  # of requests that wait for room in the log

@@ -9,7 +9,7 @@ not, each later than the one before it. Two at once do no harm: the servers take
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Final, Protocol
 
 import structlog
@@ -25,6 +25,7 @@ LOOK_S: Final = 0.5
 PAUSE_MS: Final = 200  # before a second try, and twice as long each time
 PAUSE_MAX_MS: Final = 5_000
 DAMAGED_PAUSE_MS: Final = 30_000  # a damaged log is read whole at each try
+SURE_MS: Final = 2_000  # between two looks whether a shard that is held is still ours
 RENEW_S: Final = 0.5  # while open deliveries of a shard end, its lease must not
 PUBLISH_S: Final = 2.0  # who stops waits no longer for servers that may be away
 
@@ -44,6 +45,11 @@ class Holder(Protocol):
 
     async def take(self, shard: int, log: Log) -> bool:
         """Recover a shard from its log and own it; False: another writer has it."""
+        ...
+
+    @property
+    def confirm(self) -> Callable[..., Awaitable[Collection[int]]]:
+        """Of these shards, which are not this node's any more: those are lost then. As `logs.Logs.confirm`."""
         ...
 
     async def release(self, shard: int, grace_ms: int) -> bool:
@@ -94,6 +100,8 @@ class Ownership:
         self._trials: dict[int, Trial] = {}
         self._logs: dict[int, Log] = {}
         self._under: dict[int, int] = {}  # shard held -> the version from which the plan that it was taken by gave it
+        self._looks: dict[int, asyncio.Task[None]] = {}
+        self._sure_ms: dict[int, int] = {}
         self._share = -1
         self._stopping = False
         self._loop: asyncio.Task[None] | None = None
@@ -164,6 +172,8 @@ class Ownership:
         if self._loop is not None:
             self._loop.cancel()
             await asyncio.wait([self._loop])
+        for look in self._looks.values():
+            look.cancel()
         takes = [self._jobs[shard] for shard in self._takes]
         for take in takes:
             take.cancel()
@@ -263,7 +273,9 @@ class Ownership:
             if shard in held and (shard not in mine or self._under.get(shard) != plan.since_of(shard)):
                 # Another's, or it was meanwhile: then what this node knows of it may be old, and is read anew.
                 self._begin(shard, self._release(shard))
-            elif shard in mine and shard not in held and self._may_try(shard, now_ms):
+            elif shard in held:
+                self._look_after(shard, now_ms)
+            elif shard in mine and self._may_try(shard, now_ms):
                 self._takes.add(shard)
                 self._begin(shard, self._take(shard))
         if len(held) != self._share:
@@ -317,6 +329,22 @@ class Ownership:
         pause_ms = most_ms if trial.damaged else trial.pause_ms
         trial.again_ms = self._now_ms() + pause_ms
         trial.pause_ms = min(most_ms, 2 * trial.pause_ms)
+
+    def _look_after(self, shard: int, now_ms: int) -> None:
+        """See now and then that it is still ours."""
+        if shard not in self._looks and now_ms - self._sure_ms.get(shard, 0) >= SURE_MS:
+            self._sure_ms[shard] = now_ms
+            task = self._looks[shard] = asyncio.ensure_future(self._make_sure(shard))
+            task.add_done_callback(lambda _: self._looks.pop(shard, None))
+
+    async def _make_sure(self, shard: int) -> None:
+        """Whoever was taken for dead, and has nothing to store or to deliver, hears of it in no other way."""
+        opened = self._logs.get(shard)
+        try:
+            if opened is not None and not await opened.is_current():
+                await self._node.confirm([shard], others=False)
+        except Exception as error:
+            log.warning("shard_not_looked_after", shard=shard, reason=f"{type(error).__name__}: {error}")
 
     async def _release(self, shard: int) -> None:
         await self._let_go(shard, self._grace_ms)

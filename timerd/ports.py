@@ -94,6 +94,10 @@ class Log(Protocol):
         """Before a delivery: whether all its shards are still ours, however long that takes. Raises LogFailed."""
         ...
 
+    async def is_current(self) -> bool:
+        """Whether it seems to end where we left it: else `confirm` will tell. Costs no append, and never raises."""
+        ...
+
     begun: bool
     """After replay: the log was there before this process."""
 

@@ -62,6 +62,8 @@ class ShardStream:
         self.segment = 0
         """Of the last message."""
         self.fenced = False
+        self.closed = False
+        """Its last turn was `Closed`: nothing may follow that."""
         self._connection = connection
         self._name = names.log(shard)
         self._subject = names.log_subject(shard)
@@ -132,18 +134,28 @@ class ShardStream:
 
     def is_confirmed(self) -> bool:
         """Whether a delivery may begin: the shard is ours, and nothing of ours is unacknowledged."""
-        return self.lease.holds() and not self._appending.locked() and not self.fenced
+        return self.lease.holds() and not self._appending.locked() and not self.fenced and not self.closed
+
+    async def is_current(self) -> bool:
+        """Whether nobody seems to have appended behind us. Nobody can have while our right lasts."""
+        if self.lease.holds() or self._appending.locked():
+            return True
+        try:
+            _, last = await self._bounds()
+        except (NoAnswer, ApiError):
+            return True  # nothing is known
+        return last <= self.sequence or self._appending.locked()
 
     async def confirm(self) -> bool:
         """The same, after what is under way, and with the right renewed if it has run out. Raises LogFailed."""
         async with self._appending:
             assert self._owned, "deliveries come after the first append"
-            while not self.fenced and not self.lease.holds():
+            while not self.fenced and not self.closed and not self.lease.holds():
                 assert self.lsn is not None
                 renewal = Head(self.epoch, self.lsn, self._writer, self.segment, 0, 0)
                 self.fenced = not await self._store(renewal, b"")
                 self.renewals[self.segment] += not self.fenced
-        return not self.fenced
+        return not self.fenced and not self.closed
 
     async def purge(self, sequence: int) -> None:
         """Delete everything up to and with `sequence`, for good. Raises LogFailed."""

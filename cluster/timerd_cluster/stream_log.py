@@ -230,6 +230,11 @@ class StreamLog:
         """Whether a delivery may begin at this moment: nothing has to be asked."""
         return self._failure is None and all(stream.is_confirmed() for stream in self._streams.values())
 
+    async def is_current(self) -> bool:
+        """Whether the streams seem to end where we left them, by what their leaders say. Who has nothing to store or to
+        deliver would else never hear that it was taken for dead."""
+        return all(await asyncio.gather(*(stream.is_current() for stream in self._streams.values())))
+
     async def confirm(self) -> bool:
         """Before a delivery begins: whether all shards are still ours (lease.py). Raises LogFailed."""
         self._refuse_if_failed()
@@ -342,6 +347,7 @@ class StreamLog:
             segment = self._segments[-1]
             if not await stream.append(frame.lsn, payload, segment.number):
                 break
+            stream.closed = isinstance(frame.records[-1], Closed)
             size = len(payload) + message.OVERHEAD_BYTES
             segment.bytes += size
             segment.last[shard] = frame.lsn, stream.sequence

@@ -58,6 +58,9 @@ class MemoryLog:
     async def confirm(self) -> bool:
         return True
 
+    async def is_current(self) -> bool:
+        return True
+
     def shard_of(self, place: BodyRef) -> int | None:
         return None if self._shard is None else place.segment >> SEGMENT_BITS
 

@@ -100,6 +100,31 @@ async def test_an_owner_that_appends_has_its_right_and_an_idle_one_renews_when_i
     assert await log.append([armed(0, 3)]) > 2 * OVERHEAD_BYTES, "and upkeep is told of them"
 
 
+async def test_nothing_follows_closed(opener: Opener) -> None:
+    clock = Clock()
+    log = await owner(opener, clock)
+    await log.append([Frame(0, 2, [Closed(0)])])
+    clock.ms += LEASE_MS
+    assert not log.is_confirmed()
+    assert not await log.confirm()
+    assert log._streams[0].sequence == 2
+    assert not log.fenced
+
+
+async def test_who_has_nothing_to_store_can_see_that_another_has_taken_the_stream(opener: Opener) -> None:
+    clock = Clock()
+    log = await owner(opener, clock)
+    opener.boot_ms = itertools.count(0, LEASE_MS).__next__  # a lease goes by at each look
+    other, _ = await opener.replayed()
+    await other.append([armed(0, 2)])
+    assert await log.is_current(), "while its right lasts nobody can have"
+    clock.ms += LEASE_MS
+    assert not await log.is_current()
+    assert await other.is_current()
+    assert not await log.confirm()
+    assert list(log.fenced) == [0]
+
+
 async def follow(log: StreamLog, seen: list[Frame]) -> None:
     async for frame in log.replay():
         seen += [frame]  # others look while it grows
@@ -210,6 +235,7 @@ async def test_a_renewal_behind_a_clean_stop_makes_it_none(opener: Opener) -> No
     log = await owner(opener, clock)
     await log.append([Frame(0, 2, [Closed(0)])])
     clock.ms += LEASE_MS
+    log._streams[0].closed = False
     assert await log.confirm()
     other = Clock()
     opener.boot_ms = other
