@@ -8,9 +8,9 @@ Between two turns memory says nothing that the log does not. Deliveries begin th
 handed out, so it need not wait for a turn, and what has come due is looked for before a turn's messages are decided.
 
 Nothing leaves a shard before the records it rests on are durable. An answer that rests on none (a read, an arm that
-changes nothing, a cancel of what is not there) rests on the shard being ours, which the log confirms. A failed append ends the run (`LogFailed`): the state
-in memory is then ahead of the log and must not be seen. Whoever still waits for a shard that has ended is told that it
-is gone, and hears nothing else.
+changes nothing, a cancel of what is not there) rests on the shard being ours, which the log confirms. A failed append
+ends the run (`LogFailed`): the state in memory is then ahead of the log and must not be seen. Whoever still waits for a
+shard that has ended is told that it is gone, and hears nothing else.
 """
 
 import asyncio

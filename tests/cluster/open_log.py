@@ -5,6 +5,8 @@ import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
+from tests.cluster import fake_server
+from tests.cluster.fake_server import FakeServer
 from tests.cluster.nats_server import NatsServer
 from timerd.ports import Frame
 from timerd_cluster.connection import ANSWER_S, Connection
@@ -31,7 +33,8 @@ class Opener:
         self._stack = AsyncExitStack()
 
     async def connect(self) -> Connection:
-        connection = await Connection.connect(self._urls, "test", self.answer_s)
+        connection = fake_server.connect(self._urls[0], self.answer_s)
+        connection = connection or await Connection.connect(self._urls, "test", self.answer_s)
         self._stack.push_async_callback(connection.close)
         return connection
 
@@ -59,5 +62,5 @@ class Opener:
         await self._stack.aclose()
 
 
-def opener_of(server: NatsServer) -> Opener:
+def opener_of(server: NatsServer | FakeServer) -> Opener:
     return Opener(server.url)

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 import msgspec
 import pytest_asyncio
 
+from tests.cluster.fake_server import proxy_before
 from tests.cluster.nats_server import NatsServer
 from tests.cluster.open_log import Opener, opener_of
-from tests.cluster.proxy import Proxy
 from tests.storage.test_catalog import FULL
 from timerd.engine.ring import build_table
 from timerd.engine.timer import TimerType
@@ -81,7 +81,7 @@ async def test_an_older_or_newer_value_is_read(opener: Opener) -> None:
 
 
 async def test_a_change_whose_answer_is_lost_is_made(shared_server: NatsServer) -> None:
-    proxy = Proxy(shared_server.port)
+    proxy = proxy_before(shared_server)
     await proxy.start()
     opener = Opener(proxy.url)
     opener.answer_s = 0.3

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from tests.cluster.fake_server import FakeProxy, FakeServer, proxy_before
 from tests.cluster.nats_server import NatsServer
 from tests.cluster.open_log import Opener, opener_of
 from tests.cluster.proxy import Proxy
@@ -25,7 +26,7 @@ ANSWER_S = 0.4
 class Distant:
     """A log behind a proxy, and a way to read what the server has."""
 
-    def __init__(self, server: NatsServer, proxy: Proxy) -> None:
+    def __init__(self, server: NatsServer | FakeServer, proxy: Proxy | FakeProxy) -> None:
         self.proxy = proxy
         self.near = opener_of(server)
         self._far = Opener(proxy.url)
@@ -46,8 +47,8 @@ class Distant:
 
 
 @pytest_asyncio.fixture
-async def distant(shared_server: NatsServer) -> AsyncIterator[Distant]:
-    proxy = Proxy(shared_server.port)
+async def distant(shared_server: NatsServer | FakeServer) -> AsyncIterator[Distant]:
+    proxy = proxy_before(shared_server)
     await proxy.start()
     distant = Distant(shared_server, proxy)
     yield distant
