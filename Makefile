@@ -34,6 +34,7 @@ imports: $(STAMP)
 
 sim: $(STAMP)
 	$(BIN)/python -m tests.sim --seeds 1-60 --jobs 2
+	$(BIN)/python -m tests.sim cluster --seeds 1-40 --jobs 2
 
 mutations: $(STAMP)
 	$(BIN)/python -m tests.mutations --jobs 2

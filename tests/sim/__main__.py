@@ -1,14 +1,17 @@
-"""`python -m tests.sim --seed N | --seeds A-B [--jobs J]`: a line a seed; exit 1 when one fails."""
+"""`python -m tests.sim [cluster] --seed N | --seeds A-B [--jobs J]`: a line a seed; exit 1 when one fails."""
 
 import argparse
 import multiprocessing
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
+from tests.sim import world
+from tests.sim.cluster import shown as cluster
 from tests.sim.swarm import FAULTS
-from tests.sim.world import Report, run
+from tests.sim.world import Report
 
 SHOWN = {
     "power cuts": "cut", "kills": "kill", "stops": "stop", "log failures": "fail", "recoveries": "rec",
@@ -19,6 +22,7 @@ OWN = ("power cuts", "kills", "log failures")  # kinds of fault that have their 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.sim", description=__doc__)
+    parser.add_argument("what", nargs="?", choices=["machine", "cluster"], default="machine", help="what is simulated")
     parser.add_argument("--seed", type=int, help="run one")
     parser.add_argument("--seeds", help="run from A to B, both included: A-B")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
@@ -32,19 +36,20 @@ def main() -> int:
     else:
         seeds = [asked.seed or 0]
     began = time.perf_counter()
-    reports: list[Report] = []
-    for report in _reports(seeds, asked.jobs, asked.trace):
+    reports: list[Any] = []
+    run = cluster.run if asked.what == "cluster" else world.run
+    for report in _reports(run, seeds, asked.jobs, asked.trace):
         reports.append(report)
         if report.failure or not asked.quiet:
-            print(line(report), flush=True)
+            print((cluster.line if asked.what == "cluster" else line)(report), flush=True)
         if report.failure and not asked.keep_going:
             break
     if len(reports) > 1:
-        print(total(reports, time.perf_counter() - began))
+        print((cluster.total if asked.what == "cluster" else total)(reports, time.perf_counter() - began))
     return int(any(report.failure for report in reports))
 
 
-def _reports(seeds: list[int], jobs: int, trace: bool) -> Iterator[Report]:
+def _reports(run: Callable[..., Any], seeds: Sequence[int], jobs: int, trace: bool) -> Iterator[Any]:
     if trace:
         yield from (run(seed, _show) for seed in seeds)
     elif jobs == 1:

@@ -7,9 +7,11 @@ a run. Everything is put back at the end.
 import asyncio
 import gc
 import itertools
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
+from random import Random
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -20,10 +22,11 @@ from fastapi.dependencies import models
 from tests.sim.loop import VirtualLoop
 from tests.sim.machine import make_task
 from tests.sim.swarm import Swarm
-from timerd import boot, dispatch, scaling, upkeep
+from timerd import boot, dispatch, joining, scaling, upkeep
 from timerd.engine import shard
 from timerd.engine.ring import RingTable, build_table
 from timerd_api import contract_page, openapi, turns
+from timerd_cluster import logs
 
 
 class _Table(RingTable, frozen=True):
@@ -96,12 +99,43 @@ def turned(swarm: Swarm, loop: VirtualLoop) -> Iterator[None]:
 
 
 @contextmanager
-def virtual_loop() -> Iterator[VirtualLoop]:
+def turned_for_cluster(
+    swarm: Any, connect: Callable[..., Any], peers: Callable[..., Any], random: Random
+) -> Iterator[None]:
+    """What a run of a cluster needs: its nodes are many, and begin often, and their writers' names are drawn."""
+
+    def drawn_name(length: int) -> str:
+        return f"{random.getrandbits(8 * length):x}"
+
+    drawn = (
+        (joining, "build_table", table),
+        (joining, "Connection", SimpleNamespace(connect=connect)),
+        (joining, "random", random),
+        (joining, "HttpPeers", peers),
+        (joining, "secrets", SimpleNamespace(token_hex=drawn_name, token_urlsafe=drawn_name)),
+        (logs, "secrets", SimpleNamespace(token_hex=drawn_name)),
+        (upkeep, "LOOK_BYTES", swarm.look_bytes),
+        (upkeep, "SLICE_TIMERS", swarm.slice_timers),
+        (shard, "SLICE_TIMERS", swarm.slice_timers),
+    )
+    usual = [(module, name, getattr(module, name)) for module, name, _ in drawn]
+    for module, name, value in drawn:
+        setattr(module, name, value)
+    try:
+        yield
+    finally:
+        for module, name, value in usual:
+            setattr(module, name, value)
+
+
+@contextmanager
+def virtual_loop(kind: type[VirtualLoop] = VirtualLoop) -> Iterator[Any]:
     """A loop on virtual time, and nothing beside it that goes by chance."""
     structlog.configure(processors=[_drop])
     # Collections by chance would let coroutines end at moments that are not the run's.
     gc.disable()
-    loop = VirtualLoop()
+    warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)  # of lives that were ended
+    loop = kind()
     loop.set_task_factory(make_task)
     asyncio.set_event_loop(loop)
     try:
