@@ -67,7 +67,7 @@ def _short(verdict: Verdict) -> str:
 
 def _where(mutation: Mutation) -> str:
     check = mutation.check
-    return f"simulator, seeds 1-{check.seeds}" if isinstance(check, Simulator) else " ".join(check.select)
+    return f"simulator, {check.what}, seeds 1-{check.seeds}" if isinstance(check, Simulator) else " ".join(check.select)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from tests.mutations.mutation import DoesNotApply, Mutation, Simulator, mutated
 ROOT: Final = Path(__file__).parents[2]
 LEFT_OUT: Final = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "node_modules", "dist", "build")
 IMPORTED_FROM: Final = ("", "api", "storage", "cluster", "clients/python/src")
-COMPILED: Final = ("timerd", "api", "storage", "tests/sim")  # once, and not in each copy
+COMPILED: Final = ("timerd", "api", "storage", "cluster", "tests/sim")  # once, and not in each copy
 LIMIT_S: Final = 900.0  # of one check: it hangs, or finds nothing for too long
 KINDS: Final = (
     ("tests/property/", "property test"),
@@ -85,7 +85,7 @@ class Bench:
     def _judge(self, mutation: Mutation, tree: Path) -> Verdict:
         check = mutation.check
         if isinstance(check, Simulator):
-            return self._simulate(mutation, tree, min(check.seeds, self._most or check.seeds))
+            return self._simulate(mutation, tree, check.what, min(check.seeds, self._most or check.seeds))
         kind = kind_of(check.select[0])
         code, said, seconds = _run(tree, _pytest(*check.select))
         failed = re.search(r"^FAILED (.+?)(?: - .*)?$", said, re.MULTILINE)
@@ -97,11 +97,11 @@ class Bench:
             return Verdict(mutation, False, kind, f"NO VERDICT: fails without it, too: {failed[1]}", 0, seconds)
         return Verdict(mutation, True, kind, failed[1], 0, seconds)
 
-    def _simulate(self, mutation: Mutation, tree: Path, seeds: int) -> Verdict:
+    def _simulate(self, mutation: Mutation, tree: Path, what: str, seeds: int) -> Verdict:
         """A seed that fails without the mutation says nothing: it is passed over."""
         first, spent_s, passed_over = 1, 0.0, ""
         while first <= seeds:
-            code, said, seconds = _run(tree, ["-m", "tests.sim", "--seeds", f"{first}-{seeds}", "--quiet"])
+            code, said, seconds = _run(tree, ["-m", "tests.sim", what, "--seeds", f"{first}-{seeds}", "--quiet"])
             spent_s += seconds
             if code == 0:
                 break
@@ -109,7 +109,7 @@ class Bench:
             message = re.search(r"^FAILED (.*)$", said, re.MULTILINE)
             if not code or seed is None or message is None:
                 return Verdict(mutation, False, "simulator", _no_verdict(code, said), 0, spent_s)
-            if self._plain_passes(["-m", "tests.sim", "--seed", seed[1]]):
+            if self._plain_passes(["-m", "tests.sim", what, "--seed", seed[1]]):
                 return Verdict(mutation, True, "simulator", message[1], int(seed[1]), spent_s)
             passed_over += f" {seed[1]}"
             first = int(seed[1]) + 1

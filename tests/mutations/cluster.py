@@ -2,9 +2,9 @@
 
 from typing import Final
 
-from tests.mutations.mutation import Mutation, Pytest
+from tests.mutations.mutation import Mutation, Pytest, Simulator
 
-NO_SIMULATOR: Final = "the simulator has no NATS servers"
+NO_SIMULATOR: Final = "a test says it sooner than the cluster's simulator"
 
 PLANTED: Final = (
     Mutation(
@@ -13,7 +13,7 @@ PLANTED: Final = (
         "cluster/timerd_cluster/shard_stream.py",
         'headers = {"Nats-Expected-Last-Sequence": str(expected), message.TURN',
         "headers = {message.TURN",
-        Pytest("tests/cluster/test_two_writers.py", because=NO_SIMULATOR),
+        Simulator(60, "cluster"),
     ),
     Mutation(
         "other-writer-taken-for-us",
@@ -34,7 +34,7 @@ PLANTED: Final = (
             except NoAnswer as error:
                 finding = Finding.OURS
                 log.warning("append_unknown\"""",
-        Pytest("tests/cluster/test_unknown_outcome.py", because=NO_SIMULATOR),
+        Simulator(60, "cluster"),
     ),
     Mutation(
         "refused-taken-for-fenced",
@@ -70,7 +70,7 @@ PLANTED: Final = (
         "cluster/timerd_cluster/shard_stream.py",
         "self.epoch, self.lsn, self.segment = reader.epoch + 1,",
         "self.epoch, self.lsn, self.segment = max(1, reader.epoch),",
-        Pytest("tests/cluster/test_two_writers.py", because=NO_SIMULATOR),
+        Simulator(60, "cluster"),
     ),
     Mutation(
         "right-without-a-margin",
@@ -86,7 +86,7 @@ PLANTED: Final = (
         "cluster/timerd_cluster/shard_stream.py",
         "        self.lease.read()\n",
         "",
-        Pytest("tests/cluster/test_lease.py", because=NO_SIMULATOR),
+        Simulator(60, "cluster"),
     ),
     Mutation(
         "right-from-the-last-sending",

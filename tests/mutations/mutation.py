@@ -14,6 +14,8 @@ class Simulator:
     """`python -m tests.sim` from seed 1 until one fails, at most up to `seeds`."""
 
     seeds: int
+    what: str = "machine"
+    """What is simulated."""
 
 
 @dataclass(frozen=True)

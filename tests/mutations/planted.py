@@ -10,6 +10,7 @@ from tests.mutations import (
     flow_control,
     misfires,
     moves,
+    nodes,
     recovery,
     shards,
     storage,
@@ -26,5 +27,6 @@ ALL: Final[tuple[Mutation, ...]] = (
     *flow_control.PLANTED,
     *moves.PLANTED,
     *cluster.PLANTED,
+    *nodes.PLANTED,
     *shards.PLANTED,
 )

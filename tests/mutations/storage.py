@@ -17,6 +17,12 @@ PLANTED: Final = (
                 appended = await self._log.append(frames, sum(inbox.bytes for inbox in self._inboxes.values()))
                 self.appending_since = None
                 self._deciding = []
+            if not frames and not self._log.is_confirmed() and any(map(_rests_on_the_lease, turns)):
+                self._deciding = turns
+                self.appending_since = self._clock.now().boot_ms
+                await self._log.confirm()
+                self.appending_since = None
+                self._deciding = []
             self._act(self._still_ours(turns), appended)
 """,
         """\
