@@ -60,6 +60,9 @@ class NodeProcess(Process):
         self._ready_again = loop.again
         super().__init__(loop, number)
 
+    def __repr__(self) -> str:
+        return f"process {self.number}"
+
     def freeze(self) -> None:
         """It does nothing more."""
         self.frozen = True
