@@ -9,9 +9,9 @@ import pytest_asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.cluster.fake_server import proxy_before
 from tests.cluster.nats_server import NatsServer
 from tests.cluster.open_log import Opener, opener_of
-from tests.cluster.proxy import Proxy
 from timerd.clock import SystemClock
 from timerd.engine.errors import ClusterRefused
 from timerd.engine.plan import Plan, next_plan
@@ -157,7 +157,7 @@ async def test_members_hear_of_each_other_and_of_one_that_leaves_at_once(opener:
 
 
 async def test_one_that_falls_silent_is_given_up_and_comes_back(shared_server: NatsServer) -> None:
-    proxy = Proxy(shared_server.port)
+    proxy = proxy_before(shared_server)
     await proxy.start()
     near, far = opener_of(shared_server), Opener(proxy.url)
     far.names, far.answer_s = near.names, 0.2
@@ -285,7 +285,7 @@ async def test_keys_that_were_deleted_are_put_again(opener: Opener) -> None:
 
 
 async def test_a_plan_whose_answer_is_lost_is_looked_for(shared_server: NatsServer) -> None:
-    proxy = Proxy(shared_server.port)
+    proxy = proxy_before(shared_server)
     await proxy.start()
     opener = Opener(proxy.url)
     opener.answer_s = 0.3
