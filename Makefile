@@ -20,7 +20,7 @@ demo: $(STAMP)
 	$(BIN)/python -m examples.feeds --demo
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
