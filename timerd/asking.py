@@ -20,6 +20,8 @@ from timerd.ports import Clock, Member, NoReply, Peers
 from timerd.questions import (
     VERSION,
     Answer,
+    ArmThese,
+    CancelThese,
     Hello,
     Late,
     OtherVersion,
@@ -55,6 +57,8 @@ class Asker:
         self.is_here = parts.is_here
         self._peers = peers
         self._clock = clock
+        self.forwarded = [0, 0]
+        """Questions to others that callers' requests came to, and the timers in them."""
         self._shown: dict[str, tuple[int, int]] = {}  # by life: its boot ms at the least, when ours showed that
 
     async def ask(
@@ -80,6 +84,8 @@ class Asker:
             if shows is None or begin_ms <= 0:
                 return Unanswered(True, "it did not say in time what its clock shows")
         ends_ms = self._clock.now().boot_ms + begin_ms + MARGIN_MS
+        self.forwarded[0] += 1
+        self.forwarded[1] += len(question.slots) if isinstance(question, ArmThese | CancelThese) else 0
         answer = await self._exchange(member, question, shows + begin_ms, wait_ms)
         if write and isinstance(answer, Unanswered) and not answer.undone:
             await asyncio.sleep(max(0, ends_ms - self._clock.now().boot_ms) / 1000)

@@ -35,7 +35,7 @@ from timerd.keys import Keys
 from timerd.merging import merged
 from timerd.node import Node
 from timerd.parts import HOLD_MS_MAX, Parts
-from timerd.ports import Clock, Member, Peers
+from timerd.ports import Clock, Ensemble, Link, Member, Peers
 from timerd.questions import (
     NOT_HERE,
     UNAVAILABLE,
@@ -52,9 +52,10 @@ from timerd.questions import (
     HoldOff,
     Number,
 )
-from timerd.report import NodeReport, NodeTally, RingReport, Scaled, ShardReport, StatusReport
+from timerd.report import NodeReport, NodeTally, RingReport, Scaled, ShardReport, StatusReport, Vitals
 from timerd.spreading import LONG_MS, MOMENT_MS, PATIENCE_MS, Away, Fellows, Spread, unavailable
 from timerd.tallies import oldest_due, shard_report, timers_by_state
+from timerd.vitals import OwnCounts, vitals
 
 Views = builtins.list[TimerView]
 T = TypeVar("T")
@@ -81,7 +82,10 @@ class Front:
         self._fellows = fellows
         self._spread = Spread(Asker(me, parts, peers, node.clock), fellows, lambda: self.table.shards, node.clock)
         self._browse = Browse(self._spread, lambda: self.table)
+        self._counts = OwnCounts(node)
         self._beyond = beyond
+        self.ensemble: Ensemble | None = None
+        """What `vitals` are told by."""
         self._learning = asyncio.Lock()
         self._reads = 0  # of the catalogue, begun for types that were not known
         node.catalogue.shared = True
@@ -289,8 +293,13 @@ class Front:
     # ---- what the service says of itself
 
     async def own_tally(self) -> NodeTally:
-        """This node's counts alone."""
-        return await self._node.tally()
+        """This node's counts alone: of what was stored, also while nothing can be."""
+        return await self._counts.tally()
+
+    def vitals(self) -> Vitals:
+        """How this node does."""
+        link, plan = (self.ensemble.link(), self.ensemble.plan()) if self.ensemble else (Link(), None)
+        return vitals(self._node, link, 0 if plan is None else plan.version, self._spread.forwarded)
 
     async def tally(self) -> NodeTally | Refused:
         """All counts, unless some shard can't be counted: half of them would be wrong."""

@@ -73,7 +73,7 @@ def merged_lag(windows: Sequence[LagWindow]) -> LagWindow:
     )
 
 
-def _largest(values: Iterable[float | None]) -> float | None:
+def _largest(values: Iterable[int | None]) -> int | None:
     return max((value for value in values if value is not None), default=None)
 
 

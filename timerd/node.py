@@ -8,7 +8,7 @@ The node knows placement (the ring table) and types; it does not know HTTP, file
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -55,7 +55,8 @@ from timerd.report import NodeTally, Scaled, ShardReport, StatusReport
 from timerd.rerouting import Rerouting
 from timerd.runners import Runners
 from timerd.scaling import Scaling
-from timerd.tallies import shard_reports, status_report, sum_up
+from timerd.standing import append_age_ms, log_does_not_answer, still
+from timerd.tallies import node_tally, shard_reports, status_report
 from timerd.turner import Turner
 from timerd.virtual_clock import VirtualClock
 
@@ -184,6 +185,14 @@ class Node:
         """
         return await self._holding.release(shard, grace_ms)
 
+    def still(self, shards: Iterable[int]) -> list[int]:
+        """Those of these shards whose log has not answered an append for a second."""
+        return still(self._runners, shards, self.clock.now())
+
+    def append_age_ms(self) -> int:
+        """How long the oldest append has been under way; 0: none is."""
+        return append_age_ms(self._runners, self.clock.now())
+
     def set_share(self, mine: int, all: int) -> None:
         """This node holds so many of all shards, and as large a part of each type's limits is its own."""
         self._dispatch.set_share(mine, all)
@@ -217,7 +226,7 @@ class Node:
 
     def busy(self) -> Refused | None:
         """Why many timers would be refused, wherever they belong: known before they are read."""
-        return self._overloaded() if self._runners.is_full() else None
+        return self._overloaded(self._runners.shards) if self._runners.is_full() else None
 
     async def arm(
         self,
@@ -248,7 +257,7 @@ class Node:
             return refused
         parts = self._split_ids(ids)
         if not self._runners.has_room(parts):
-            return self._overloaded()
+            return self._overloaded(parts)
         gathering = Gathering(len(parts))
         for index, (shard, part) in enumerate(parts.items()):
             self._rerouting.cancel(shard, [id for id, _ in part], gathering.token(index))
@@ -300,7 +309,7 @@ class Node:
         return self._expired(expires_at) or await self._types.delete(name, partial(self._live, name))
 
     async def _live(self, type: str) -> int:
-        tallies = await self._tallies()
+        tallies = await self.count()
         counts = [tally.types[type] for tally in tallies if type in tally.types]
         coming = sum(shard.coming(type) for shard in self._runners.shards.values())
         return coming + sum(count.live + count.moved_out - count.moved_in for count in counts)
@@ -353,18 +362,11 @@ class Node:
 
     async def tally(self) -> NodeTally:
         """All counts of one moment: every shard of a log answers in the same turn."""
-        shards = await self._tallies()
-        usage = self._runners.usage()
-        return NodeTally(
-            shards,
-            sum_up(self._types.known, shards, self._dispatch.delivered()),
-            self._runners.live_bytes,
-            usage.frame_bytes + usage.body_bytes,
-            self._runners.turns,
-            self._runners.appended_bytes,
-            self._runners.accepted_bytes,
-            self._runners.copied_bytes,
-        )
+        return self.tally_of(await self.count())
+
+    def tally_of(self, shards: Sequence[ShardTally]) -> NodeTally:
+        """What these have counted, and the rest as it is now."""
+        return node_tally(shards, self._types.known, self._dispatch.delivered(), self._runners)
 
     async def status(self) -> StatusReport:
         """For /v1/status."""
@@ -374,7 +376,7 @@ class Node:
 
     async def shards(self) -> list[ShardReport]:
         """For /v1/shards."""
-        return shard_reports(await self._tallies(), self.settings)
+        return shard_reports(await self.count(), self.settings)
 
     async def scale(self, shards: int, expires_at: int | None) -> Scaled | Refused:
         return self._expired(expires_at) or await self.scaling.scale(shards)
@@ -397,8 +399,9 @@ class Node:
         """Why a whole request is not accepted, which is decided here; None: it has log and inbox room."""
         if refused := self._expired(expires_at):
             return refused
-        if not self._runners.has_room(shard for shard, _, _ in wanted) or self._asking_bytes > MEMORY_MAX:
-            return self._overloaded()
+        shards = [shard for shard, _, _ in wanted]
+        if not self._runners.has_room(shards) or self._asking_bytes > MEMORY_MAX:
+            return self._overloaded(shards)
         self._asking_bytes += (size := sum(bytes for _, bytes, _ in wanted))
         try:
             lacking = await self._runners.logs.grant(wanted)
@@ -407,11 +410,11 @@ class Node:
         if lacking:
             return Refused("storage-full", "the disk has no room for more timers; due timers go on firing")
         # It may have taken time. Room in the log that is not used after all comes back with the next append.
-        return self._expired(expires_at) or (
-            None if self._runners.has_room(shard for shard, _, _ in wanted) else self._overloaded()
-        )
+        return self._expired(expires_at) or (None if self._runners.has_room(shards) else self._overloaded(shards))
 
-    def _overloaded(self) -> Refused:
+    def _overloaded(self, shards: Iterable[int]) -> Refused:
+        if still := sorted(self.still(shards)):
+            return log_does_not_answer(still, self.append_age_ms())
         return Refused("overloaded", "more is being asked than can be stored in two seconds", retry_after_s=1)
 
     def _place_bodies(self, large: Sequence[tuple[int, list[tuple[Timer, bytes]]]]) -> Callable[[], None]:
@@ -434,9 +437,9 @@ class Node:
         self._rerouting.about(id, message, gathering.token(0))
         return (await gathering.future)[0]
 
-    async def _tallies(self) -> list[ShardTally]:
-        """Of the shards that are here, and still are when they answer."""
-        return [tally for tally in await self._ask_all(lambda token: Tally(token)) if tally is not GONE]
+    async def count(self, some: Sequence[int] | None = None) -> list[ShardTally]:
+        """What shards have counted that are here, and still are when they answer."""
+        return [tally for tally in await self._ask_all(lambda token: Tally(token), some) if tally is not GONE]
 
     async def _ask_all(self, message: Callable[[Any], Message], some: Sequence[int] | None = None) -> Any:
         shards = tuple(self._runners.shards) if some is None else some

@@ -234,6 +234,16 @@ class Member(NamedTuple):
         return Seat(self.name, self.life)
 
 
+class Link(NamedTuple):
+    """How a node and the servers of its cluster have got on."""
+
+    connected: bool = False
+    appends_unknown: int = 0
+    """Appends of which no answer came."""
+    shards_fenced: int = 0
+    """Appends that found another writer's in their place."""
+
+
 class Ensemble(Protocol):
     """Who is there, and the plan that all of them go by. What it says may be a moment old, and harms nobody then."""
 
@@ -247,6 +257,10 @@ class Ensemble(Protocol):
 
     def members(self) -> list[Member]:
         """Who is there by what was heard, by name. While nothing is heard it is who was there before."""
+        ...
+
+    def link(self) -> Link:
+        """How it stands with the servers."""
         ...
 
     def is_settled(self) -> bool:

@@ -8,9 +8,9 @@ from timerd.engine.message import ShardTally
 class LagWindow(msgspec.Struct, frozen=True):
     """Lag (ms from due to the start of delivery) over the last minute; None when nothing was delivered."""
 
-    p50_ms: float | None = None
-    p99_ms: float | None = None
-    max_ms: float | None = None
+    p50_ms: int | None = None
+    p99_ms: int | None = None
+    max_ms: int | None = None
 
 
 class TargetReport(msgspec.Struct, frozen=True):
@@ -149,6 +149,27 @@ class NodeTally(msgspec.Struct, frozen=True):
     """Of payloads that were put apart from their timers."""
     bodies_copied_bytes: int = 0
     """Of these, written once more since, so that the segment they lay in could be dropped."""
+
+
+class Vitals(msgspec.Struct, frozen=True):
+    """How a node of a cluster does; all of it is known without asking anybody. Counts are since its start."""
+
+    connected: bool
+    """To a NATS server."""
+    append_age_s: float
+    """How long the oldest append has been under way; 0: none is."""
+    shards_held: int
+    shards: int
+    plan_version: int
+    ring_version: int
+    appends_unknown: int
+    """Appends of which no answer came, each time one did not."""
+    shards_fenced: int
+    """Shards that turned out to be another's when something was stored."""
+    forwarded_requests: int
+    """Questions to other nodes that callers' requests came to,"""
+    forwarded_timers: int
+    """and the timers that were armed or cancelled by them."""
 
 
 class NodeReport(msgspec.Struct, frozen=True):

@@ -294,6 +294,7 @@ async def _serve_member(
     try:
         listening.check_reach(config, len(joined.node.keys.known))
         await _put_types(joined.front, config)
+        joined.front.ensemble = joined.ensemble
         joined.start()
         door = PeerDoor(joined.parts, joined.secret, max(QUESTION_BYTES_MIN, 2 * config.max_body))
         app = create_app(joined.front, api_settings, None, joined.front, door)

@@ -63,6 +63,11 @@ class Spread:
         self._shards = shards
         self._clock = clock
 
+    @property
+    def forwarded(self) -> Sequence[int]:
+        """See `Asker.forwarded`."""
+        return self._asker.forwarded
+
     def owner(self, shard: int) -> Member | None:
         """Who is to be asked; this node while it serves the shard, whatever the plan says."""
         return self._asker.me if self._asker.is_here(shard) else self._fellows.owner_of(shard)

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple, Protocol
 from timerd import __version__
 from timerd.engine.message import ShardTally, TypeTally
 from timerd.engine.settings import Settings
+from timerd.ports import LogUsage
 from timerd.report import (
     HostsReport,
     LagWindow,
@@ -84,6 +85,39 @@ def _untroubled(told: Delivered) -> Delivered:
         breaker="closed",
         target=target and TargetReport("closed", target.bound, target.bound),
         hosts=hosts and HostsReport(hosts.known, 0, 0, 0, []),
+    )
+
+
+class Sums(Protocol):
+    """What a node's logs have come to: see `Runners`."""
+
+    @property
+    def turns(self) -> int: ...
+    @property
+    def appended_bytes(self) -> int: ...
+    @property
+    def live_bytes(self) -> int: ...
+    @property
+    def accepted_bytes(self) -> int: ...
+    @property
+    def copied_bytes(self) -> int: ...
+    def usage(self) -> LogUsage: ...
+
+
+def node_tally(
+    shards: Sequence[ShardTally], known: Iterable[str], delivered: Mapping[str, Delivered], sums: Sums
+) -> NodeTally:
+    """All counts of a node."""
+    usage = sums.usage()
+    return NodeTally(
+        [*shards],
+        sum_up(known, shards, delivered),
+        sums.live_bytes,
+        usage.frame_bytes + usage.body_bytes,
+        sums.turns,
+        sums.appended_bytes,
+        sums.accepted_bytes,
+        sums.copied_bytes,
     )
 
 

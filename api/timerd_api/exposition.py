@@ -13,7 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
-from timerd.report import LagWindow, NodeTally, TypeReport
+from timerd.report import LagWindow, NodeTally, TypeReport, Vitals
 
 MEDIA_TYPE: Final = CONTENT_TYPE_LATEST
 
@@ -104,18 +104,42 @@ NODE_METRICS: Final = (
 )
 
 
+class OfCluster(NamedTuple):
+    """A metric with one sample, of a node of a cluster."""
+
+    name: str
+    help: str
+    value: Callable[[Vitals], float]
+    counts: bool = False
+
+
+CLUSTER_METRICS: Final = (
+    OfCluster("timerd_cluster_connected", "1 while a NATS server is connected to.", lambda v: v.connected),
+    OfCluster("timerd_append_age_seconds", "How long the oldest append has been under way.", lambda v: v.append_age_s),
+    OfCluster("timerd_shards_held", "Shards that this node has.", lambda v: v.shards_held),
+    OfCluster("timerd_shards", "Shards of the cluster.", lambda v: v.shards),
+    OfCluster("timerd_plan_version", "The newest plan of the shards that this node knows.", lambda v: v.plan_version),
+    OfCluster("timerd_ring_version", "The ring table that this node goes by.", lambda v: v.ring_version),
+    OfCluster("timerd_appends_unknown", "Appends of which no answer came.", lambda v: v.appends_unknown, True),
+    OfCluster("timerd_shards_fenced", "Shards that another node turned out to have.", lambda v: v.shards_fenced, True),
+    OfCluster("timerd_forwarded_requests", "Requests to other nodes.", lambda v: v.forwarded_requests, True),
+    OfCluster("timerd_forwarded_timers", "Timers armed or cancelled by those.", lambda v: v.forwarded_timers, True),
+)
+
+
 class Exposition(Collector):
     """Renders one tally at a time."""
 
     def __init__(self) -> None:
         self._tally: NodeTally | None = None
+        self._vitals: Vitals | None = None
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
 
-    def render(self, tally: NodeTally) -> bytes:
-        """Prometheus text of this tally."""
-        self._tally = tally
+    def render(self, tally: NodeTally, vitals: Vitals | None = None) -> bytes:
+        """Prometheus text of this tally, and of these."""
+        self._tally, self._vitals = tally, vitals
         try:
             return generate_latest(self._registry)
         finally:
@@ -150,6 +174,11 @@ class Exposition(Collector):
         for of_node in NODE_METRICS:
             family = _family(of_node.name, of_node.help, of_node.counts, [])
             family.add_metric([], of_node.value(tally))
+            yield family
+        for of_cluster in CLUSTER_METRICS if self._vitals is not None else ():
+            assert self._vitals is not None
+            family = _family(of_cluster.name, of_cluster.help, of_cluster.counts, [])
+            family.add_metric([], float(of_cluster.value(self._vitals)))
             yield family
 
 

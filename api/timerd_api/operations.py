@@ -112,4 +112,5 @@ def add_routes(router: APIRouter, service: Service, cluster: Cluster | None) -> 
     @router.get("/metrics")
     async def metrics(request: Request) -> Response:
         tally = granted(await service.tally()) if cluster is None else await cluster.own_tally()
-        return Response(exposition.render(whole(tally)), media_type=MEDIA_TYPE)
+        vitals = None if cluster is None else cluster.vitals()
+        return Response(exposition.render(whole(tally), vitals), media_type=MEDIA_TYPE)

@@ -14,7 +14,7 @@ from timerd.engine.ring import RingTable
 from timerd.engine.timer import Timer, TimerType
 from timerd.keys import Keys
 from timerd.ports import Clock
-from timerd.report import NodeReport, NodeTally, RingReport, Scaled, ShardReport, StatusReport
+from timerd.report import NodeReport, NodeTally, RingReport, Scaled, ShardReport, StatusReport, Vitals
 
 Views = builtins.list[TimerView]
 Page = tuple[Views, str | None]
@@ -114,6 +114,10 @@ class Cluster(Protocol):
 
     async def own_tally(self) -> NodeTally:
         """The counts of the node that answers, alone."""
+        ...
+
+    def vitals(self) -> Vitals:
+        """How that node does."""
         ...
 
     def nodes(self) -> list[NodeReport]: ...

@@ -67,6 +67,8 @@ class Connection:
     def __init__(self, servers: Sequence[str], name: str, answer_s: float) -> None:
         self.answer_s = answer_s
         """How long an answer is waited for."""
+        self.appends_unknown = self.shards_fenced = 0
+        """Counted by those who append, for whoever watches."""
         self._servers = list(servers)
         self._name = name
         self._client = Client()
@@ -81,6 +83,11 @@ class Connection:
         connection = cls(servers, name, answer_s)
         connection._client = await connection._dial()
         return connection
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether a server is there, as far as is known."""
+        return self._client.is_connected
 
     @property
     def version(self) -> str:

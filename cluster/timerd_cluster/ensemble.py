@@ -20,7 +20,7 @@ import structlog
 
 from timerd.engine.errors import ClusterRefused
 from timerd.engine.plan import Plan
-from timerd.ports import Clock, Member
+from timerd.ports import Clock, Link, Member
 from timerd_cluster import kv_catalog
 from timerd_cluster.bucket import OPERATION, Bucket, Entry
 from timerd_cluster.connection import ApiError, Connection, NoAnswer
@@ -97,6 +97,11 @@ class KvEnsemble:
     def members(self) -> list[Member]:
         """See the port."""
         return list(self._there)
+
+    def link(self) -> Link:
+        """See the port."""
+        connection = self._connection
+        return Link(connection.is_connected, connection.appends_unknown, connection.shards_fenced)
 
     def is_settled(self) -> bool:
         """See the port."""

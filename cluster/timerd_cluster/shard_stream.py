@@ -187,7 +187,7 @@ class ShardStream:
                     raise LogFailed(f"stream {self._name}: stored at {sequence} what was to follow {expected}")
                 finding = Finding.OURS
             except NoAnswer as error:
-                log.warning("append_unknown", stream=self._name, sequence=expected + 1, reason=str(error))
+                self._unknown(error)
             except ApiError as error:
                 if error.code in LASTING:
                     raise LogFailed(f"stream {self._name}: {error}") from error
@@ -195,7 +195,7 @@ class ShardStream:
                     log.warning("append_refused", stream=self._name, reason=error.text)
                     finding = Finding.NOTHING
                 elif error.code not in WRONG_SEQUENCE:
-                    log.warning("append_unknown", stream=self._name, sequence=expected + 1, reason=str(error))
+                    self._unknown(error)
             while finding is Finding.UNCLEAR:
                 if (finding := await self._look(expected + 1, head)) is Finding.UNCLEAR:
                     await asyncio.sleep(PAUSE_S)
@@ -205,11 +205,16 @@ class ShardStream:
                 continue
             self._shrunk = 0
             if finding is Finding.OTHERS:
+                self._connection.shards_fenced += 1
                 log.warning("shard_fenced", shard=self.shard, epoch=self.epoch, sequence=expected + 1)
                 return False
             self.sequence = expected + 1
             self.lease.acknowledged(first_sent_ms)
             return True
+
+    def _unknown(self, error: Exception) -> None:
+        self._connection.appends_unknown += 1
+        log.warning("append_unknown", stream=self._name, sequence=self.sequence + 1, reason=str(error))
 
     async def _look(self, sequence: int, ours: Head) -> Finding:
         """What is at `sequence`, by the stream's leader. Raises LogFailed."""

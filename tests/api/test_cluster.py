@@ -12,7 +12,7 @@ from timerd.engine.message import ArmDone, ArmResult, CancelResult, Refused
 from timerd.engine.timer import TimerType
 from timerd.ports import Member, NoReply
 from timerd.questions import Done, encode_answer
-from timerd.report import NodeReport, NodeTally, RingReport
+from timerd.report import NodeReport, NodeTally, RingReport, Vitals
 from timerd_api.app import create_app
 from timerd_api.peers import HEADER, PATH, PeerDoor
 from timerd_api.settings import ApiSettings
@@ -37,6 +37,9 @@ class FakeCluster:
 
     async def own_tally(self) -> NodeTally:
         return await self.service.tally()
+
+    def vitals(self) -> Vitals:
+        return Vitals(True, 2.5, 3, 24, 7, 1, 4, 2, 10, 900)
 
     def nodes(self) -> list[NodeReport]:
         return [NodeReport("a", "http://a:1", [0, 2], 1_796_025_600_000), NodeReport("b", "http://b:1", [1], None)]
@@ -154,6 +157,8 @@ async def test_metrics_are_this_nodes_own(app: Any, service: FakeService, cluste
     answer = await call(app, "GET", "/metrics", b"", HEADERS)
     assert answer.status == 200
     assert b"timerd_fired_total" in answer.body
+    for line in (b"timerd_cluster_connected 1.0", b"timerd_append_age_seconds 2.5", b"timerd_shards_fenced_total 2.0"):
+        assert b"\n" + line + b"\n" in answer.body
 
 
 async def test_a_type_is_heard_of_before_it_is_an_error(app: Any, service: FakeService, cluster: FakeCluster) -> None:

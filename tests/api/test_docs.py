@@ -7,7 +7,15 @@ from typing import get_args
 import msgspec
 import pytest
 
-from timerd_api.exposition import TYPE_METRICS
+from timerd_api.exposition import (
+    CLUSTER_METRICS,
+    DROPPED,
+    LAG,
+    NODE_METRICS,
+    OLDEST_DUE,
+    SHARD_TIMERS,
+    TYPE_METRICS,
+)
 from timerd_api.schema import ArmResultItem, MisfireBody, Mode, RetryBody, TimerState, TypeBody
 from timerd_api.stats_schema import TypeStats
 
@@ -43,8 +51,20 @@ def test_reference_tells_every_state_mode_status_and_counter() -> None:
     assert [word for word in words if f"`{word}`" not in text] == []
 
 
+def metrics() -> set[str]:
+    """Every metric that there is, as it is scraped."""
+    of_types = [(each.name, each.counts) for each in TYPE_METRICS]
+    others = [(each.name, each.counts) for each in (*NODE_METRICS, *CLUSTER_METRICS)]
+    plain = {LAG[0], SHARD_TIMERS[0], OLDEST_DUE[0], DROPPED[0] + "_total"}
+    return plain | {name + "_total" * counts for name, counts in (*of_types, *others)}
+
+
 def test_alerts_are_on_metrics_that_there_are() -> None:
-    text = (DOCS / "operations.md").read_text()
-    known = {of_type.name + "_total" * of_type.counts for of_type in TYPE_METRICS}
-    known |= {"timerd_lag_seconds", "timerd_oldest_due_timestamp_seconds", "timerd_log_disk_bytes"}
-    assert set(re.findall(r"timerd_[a-z_]+", text)) <= known
+    text = (DOCS / "operations.md").read_text() + (DOCS / "cluster.md").read_text()
+    assert set(re.findall(r"timerd_[a-z_]+", text)) - {"timerd_client"} <= metrics()
+
+
+def test_every_metric_is_told_of_once() -> None:
+    rows = re.findall(r"^\| (`timerd_.+?) \|", (DOCS / "metrics.md").read_text(), re.MULTILINE)
+    told = [name for row in rows for name in re.findall(r"`(timerd_[a-z_]+)`", row)]
+    assert sorted(told) == sorted(metrics())
