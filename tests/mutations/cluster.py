@@ -29,11 +29,11 @@ PLANTED: Final = (
         "cluster/timerd_cluster/shard_stream.py",
         """\
             except NoAnswer as error:
-                log.warning("append_unknown\"""",
+                self._unknown(error)""",
         """\
             except NoAnswer as error:
                 finding = Finding.OURS
-                log.warning("append_unknown\"""",
+                self._unknown(error)""",
         Simulator(60, "cluster"),
     ),
     Mutation(
