@@ -152,6 +152,23 @@ def test_a_type_from_put_to_delete(cli: Cli, target: str) -> None:
     assert "404 type-not-found" in cli("type", "get", "whole").stderr
 
 
+def test_shards_and_nodes(cli: Cli) -> None:
+    (node,) = lines(cli("nodes"))
+    shown = lines(cli("shards"))
+    assert node["shards"] == [shard["id"] for shard in shown]
+    assert told(cli("shards", "--scale", str(len(shown) + 1)))["shards"] == len(shown) + 1
+    for count in range(len(shown) + 2, len(shown) + 6):  # one of them meets the move of the one before
+        again = cli("shards", "--scale", str(count))
+        if again.exit_code:
+            assert again.stderr.startswith("timerd: 409 shards-moving: ")
+            assert again.stderr.rstrip().endswith("; try again in 5 s")
+
+
+def test_a_delay_may_be_called_so(cli: Cli, type: str) -> None:
+    assert told(cli("arm", "so", "--type", type, "--delay", "1h"))["status"] == "created"
+    told(cli("cancel", "so"))
+
+
 def test_dead_letters(cli: Cli, type: str) -> None:
     for id in ("d1", "d2", "d3"):
         told(cli("arm", id, "--type", type, "--in", "0"))

@@ -58,5 +58,6 @@ async def recover_shards(
         if isinstance(state, str):
             raise CorruptLog("the log", 0, state)
         shards.append(Shard(state, kept))
-    log.info("recovered", frames=frames, timers=sum(shard.state.timers for shard in shards))
+    of = {"shard": shards[0].id} if len(shards) == 1 else {}  # in a cluster each comes by itself
+    log.info("recovered", **of, frames=frames, timers=sum(shard.state.timers for shard in shards))
     return shards

@@ -27,8 +27,9 @@ class ShardItem(msgspec.Struct):
 
 
 class ShardList(msgspec.Struct):
-    """`slots` a shard owns of the 16,384 that ids are spread over; of `moving_in` others may hold timers yet, of
-    `moving_out`, which it has given away, it may itself."""
+    """`epoch` grows each time a process takes the shard up; it is 0 while none has it. `slots` a shard owns of the
+    16,384 that ids are spread over; of `moving_in` others may hold timers yet, of `moving_out`, which it has given
+    away, it may itself."""
 
     shards: list[ShardItem]
 

@@ -157,7 +157,8 @@ def _problem(error: urllib.error.HTTPError, names: Names) -> str:
     except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
         return f"{error.code} {error.reason}"
     if not faults:
-        return f"{head}: {text}"
+        pause = error.headers.get("Retry-After")
+        return f"{head}: {text}" + (f"; try again in {pause} s" if pause else "")
     lines = [f"{_named(pointer, names)} {detail}".strip() for pointer, detail in dict.fromkeys(faults)]
     return f"{head}: {lines[0]}" if len(lines) == 1 else "\n  ".join([f"{head}:", *lines])
 

@@ -30,7 +30,7 @@ def serve_command(
     ] = None,
     shards: Annotated[
         int | None,
-        typer.Option(help="Shards of a new data directory, or cluster; scaling changes them.  [default: 8; 24]"),
+        typer.Option(help="Of a new data directory, and a floor later; of a new cluster, for good.  [default: 8; 24]"),
     ] = None,
     shard_capacity: Annotated[
         int | None, typer.Option(help="Timers of a shard; beyond 80 % there will be more shards.  [default: 100000]")

@@ -1,4 +1,4 @@
-"""The command about shards: `timerd shards`, and how many there are to be."""
+"""The commands about shards and nodes: who has what, and how many shards there are to be."""
 
 from typing import Annotated
 
@@ -20,3 +20,9 @@ def shards_command(
         return
     for shard in server.call("GET", "/v1/shards")["shards"]:
         show(shard, None)
+
+
+def nodes_command(url: Url = DEFAULT_URL, key: Key = None, ca_file: CaFile = None) -> None:
+    """Show the nodes of a cluster, one JSON object a line: their addresses, and which shards each is to serve."""
+    for node in Server(url, key, ca_file).call("GET", "/v1/nodes")["nodes"]:
+        show(node, None)

@@ -46,7 +46,7 @@ def arm_command(
     type: Annotated[str, typer.Option("--type", help="Its type.")],
     at: Annotated[str | None, typer.Option(help="Fire time: RFC 3339 with an offset, or Unix ms.")] = None,
     delay: Annotated[
-        str | None, typer.Option("--in", help='Time from now: "10s", "36h", "60d", or plain seconds.')
+        str | None, typer.Option("--in", "--delay", help='Time from now: "10s", "36h", "60d", or plain seconds.')
     ] = None,
     payload: Annotated[str | None, typer.Option(help="Payload, as JSON.")] = None,
     target: Annotated[
