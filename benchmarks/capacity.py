@@ -13,6 +13,7 @@ INLINE_BYTES: Final = 512  # a larger payload is a body: a place in the frame, i
 TURN_KIB_MAX: Final = 512.0  # no larger turns were measured
 NODES_MAX: Final = 1_000
 SHARDS_MAX: Final = 1_024
+RATE_MAX: Final = 1e9
 
 
 class Load(NamedTuple):
@@ -99,6 +100,30 @@ def plan(load: Load, constants: Mapping[str, float]) -> Plan:
         if shards >= nodes and _node_cores(load, constants, working, shards) <= load.share:
             return _described(load, constants, nodes, shards)
     raise Impossible("more than a thousand nodes, or more nodes than shards; larger batches and requests take fewer")
+
+
+def bearable(load: Load, constants: Mapping[str, float], nodes: int) -> tuple[Load, Plan]:
+    """The load with the largest rate, in three digits, that so many nodes bear, and what it takes beside them; a minute
+    of it is pending at the least. Raises Impossible."""
+    if nodes <= load.spare:
+        raise Impossible("there must be more nodes than nodes that may be missing")
+    shards = load.shards or _shards(nodes)
+    if shards < nodes:
+        raise Impossible("more nodes than shards")
+    working = nodes - load.spare
+    low, high = 0.0, RATE_MAX
+    for _ in range(100):
+        middle = (low + high) / 2
+        if _node_cores(load._replace(rate=middle), constants, working, shards) <= load.share:
+            low = middle
+        else:
+            high = middle
+    if low < 1:
+        raise Impossible("that many shards alone keep these nodes as busy as they may be")
+    unit = 10.0 ** (math.floor(math.log10(low)) - 2)
+    rate = math.floor(low / unit) * unit
+    found = load._replace(rate=rate, pending=load.pending or 60 * rate)
+    return found, _described(found, constants, nodes, shards)
 
 
 def _shards(nodes: int) -> int:

@@ -1,22 +1,26 @@
-"""`python -m benchmarks model --rate 1e6 --pending 1e8`: the capacity model over the constants that were measured.
+"""The capacity model over the constants that were measured: what a load takes, or what so many nodes bear.
 
-    --take FIGURES.json    put the figures of `python -m benchmarks NAME --json FIGURES.json` in place of the constants
-    --constants            only show the constants
+    python -m benchmarks model --rate 1e6 --pending 1e8     how many nodes, shards, servers, how much disk and memory
+    python -m benchmarks model --nodes 3 --shards 24        what rate they bear
+    python -m benchmarks model --take FIGURES.json          put the figures of `python -m benchmarks NAME --json
+                                                            FIGURES.json` in place of the constants
 
 constants.json has each constant with the benchmark and the figure that it comes from; nothing else has them. What
 docs/capacity.md shows stands there under the command that printed it, and is renewed with the constants.
 """
 
 import argparse
+import math
 import re
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
-from benchmarks.capacity import Impossible, Load, Plan, plan
+from benchmarks.capacity import SHARDS_MAX, Impossible, Load, Plan, bearable, plan
 from benchmarks.figure import Figure
 
 FILE: Final = Path(__file__).parent / "constants.json"
@@ -91,11 +95,17 @@ def answer(arguments: list[str], constants: list[Constant]) -> str:
             for each in constants
         ]
         return "\n".join(lines)
+    rate = 1e6 if given.rate is None else given.rate
+    pending = given.pending
+    if pending is None:
+        pending = 0 if given.nodes else 60 * rate
     load = Load(
-        given.rate, 60 * given.rate if given.pending is None else given.pending, given.rearmed, given.payload,
-        given.batch, given.request, given.routed, given.share, given.spare, given.replicas, given.nats_cores,
-        given.shards,
+        rate, pending, given.rearmed, given.payload, given.batch, given.request, given.routed, given.share,
+        given.spare, given.replicas, given.nats_cores, given.shards,
     )  # fmt: skip
+    if given.nodes:
+        load, found = bearable(load, values(constants), given.nodes)
+        return f"{given.nodes} nodes bear {table(load, found)}"
     return table(load, plan(load, values(constants)))
 
 
@@ -108,25 +118,76 @@ def renewed(page: str, constants: list[Constant]) -> str:
     return re.sub(r"(<!-- python -m benchmarks model(.*?) -->)\n.*?<!-- end -->", shown, page, flags=re.S)
 
 
+def _float(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        return math.nan
+    return value if math.isfinite(value) else math.nan
+
+
+def _checked(read: Callable[[str], float], fits: Callable[[float], bool], must: str) -> Callable[[str], Any]:
+    """For argparse, which says the option's name before it."""
+
+    def check(text: str) -> float:
+        value = read(text)
+        if not fits(value):  # which nothing that is no number does
+            raise argparse.ArgumentTypeError(f"must be {must}, not {text}")
+        return value
+
+    return check
+
+
+def _whole(least: int, most: float = math.inf, must: str = "") -> Callable[[str], Any]:
+    return _checked(
+        lambda text: int(_float(text)) if _float(text).is_integer() else math.nan,
+        lambda value: least <= value <= most,
+        must or f"a whole number of {least} or more",
+    )
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks model", description=__doc__)
-    parser.add_argument("--rate", type=float, default=1e6, help="fires a second")
-    parser.add_argument("--pending", type=float, help="timers that wait (default: 60 s of the rate)")
-    parser.add_argument("--rearmed", type=float, default=1.0, help="part of fires that the answer arms again")
-    parser.add_argument("--payload", type=int, default=0, help="bytes of JSON")
-    parser.add_argument("--batch", type=int, default=800, help="timers in a delivery")
-    parser.add_argument("--request", type=int, default=1_000, help="timers in a request that arms")
-    parser.add_argument("--routed", action="store_true", help="clients send each timer to the node that has its shard")
-    parser.add_argument("--share", type=float, default=0.6, help="how busy nodes, NATS servers and disks may be")
-    parser.add_argument("--spare", type=int, default=1, help="nodes that may be missing")
-    parser.add_argument("--replicas", type=int, default=3)
-    parser.add_argument("--nats-cores", type=int, default=4, help="cores of each NATS server")
-    parser.add_argument("--shards", type=int)
-    parser.add_argument("--constants", action="store_true", help="show the constants")
-    parser.add_argument(
+    above_0 = _checked(_float, lambda value: value > 0, "above 0")
+    least_0 = _checked(_float, lambda value: value >= 0, "0 or more")
+    part = _checked(_float, lambda value: 0 <= value <= 1, "from 0 to 1")
+    share = _checked(_float, lambda value: 0 < value <= 1, "above 0, and at most 1")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks model", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    asked = parser.add_mutually_exclusive_group()
+    asked.add_argument("--rate", type=above_0, metavar="N", help="fires a second (1e6): what does it take?")
+    asked.add_argument("--nodes", type=_whole(1), metavar="N", help="nodes, a core each: what rate do they bear?")
+    load = parser.add_argument_group("the load")
+    load.add_argument("--pending", type=least_0, metavar="N", help="timers that wait (60 s of the rate)")
+    load.add_argument(
+        "--rearmed", type=part, default=1.0, metavar="PART", help="of fires that the answer arms again (1); the rest "
+        "is armed over HTTP",
+    )  # fmt: skip
+    load.add_argument("--payload", type=_whole(0), default=0, metavar="BYTES", help="of JSON (0)")
+    load.add_argument("--batch", type=_whole(1), default=800, metavar="N", help="timers in a delivery (800)")
+    load.add_argument(
+        "--request", type=_whole(1), default=1_000, metavar="N", help="timers in a request that arms (1000)"
+    )
+    load.add_argument("--routed", action="store_true", help="clients send each timer to the node that has its shard")
+    means = parser.add_argument_group("what bears it")
+    means.add_argument(
+        "--shards",
+        type=_whole(1, SHARDS_MAX, f"from 1 to {SHARDS_MAX}"),
+        metavar="N",
+        help="four a node, 24 at least",
+    )
+    means.add_argument(
+        "--share", type=share, default=0.6, metavar="PART", help="how busy nodes, NATS servers and disks may be (0.6)"
+    )
+    means.add_argument("--spare", type=_whole(0), default=1, metavar="N", help="nodes that may be missing (1)")
+    means.add_argument("--replicas", type=int, choices=(1, 3, 5), default=3, help="of each stream (3)")
+    means.add_argument("--nats-cores", type=_whole(1), default=4, metavar="N", help="cores of each NATS server (4)")
+    figures = parser.add_argument_group("its constants")
+    figures.add_argument("--constants", action="store_true", help="show them, and where they come from")
+    figures.add_argument(
         "--take", type=Path, nargs="+", metavar="FIGURES.json", help="renew constants and page, no more"
     )
-    parser.add_argument("--when", default=time.strftime("%Y-%m-%d"), help="of the figures that are taken")
+    figures.add_argument("--when", default=time.strftime("%Y-%m-%d"), help="of the figures that are taken")
     return parser
 
 

@@ -1,5 +1,7 @@
 """The capacity model: its arithmetic by hand, how it moves with what is asked, and where its constants come from."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -7,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks import frames, model
-from benchmarks.__main__ import NAMES
-from benchmarks.capacity import Impossible, Load, frame_bytes, plan
+from benchmarks.capacity import Impossible, Load, bearable, frame_bytes, plan
 from benchmarks.figure import Figure
+from benchmarks.measuring import NAMES
 from benchmarks.server import Place
 from timerd.config import Config
+from timerd_cluster.logs import SEGMENT_BYTES
 from timerd_cluster.roster import DEAD_MS
-from timerd_cluster.stream_log import SEGMENT_BYTES
 
 ROOT = Path(__file__).parents[1]
 CONSTANTS = model.read()
@@ -94,6 +96,62 @@ def test_what_can_not_be_had() -> None:
         plan(Load(rate=1e6, pending=1, shards=2), ROUND)
     with pytest.raises(Impossible, match="larger batches"):
         plan(Load(rate=1e6, pending=1, batch=1, share=0.1), ROUND | {"node_message": 400.0})
+
+
+def test_what_so_many_nodes_bear() -> None:
+    asked = Load(rate=1, pending=0, share=0.5)
+    load, found = bearable(asked, ROUND, 3)
+    # Two of them, half a core each, at 6 us a loop.
+    assert load.rate == pytest.approx(166_000)
+    assert (found.nodes, found.shards) == (3, 24)
+    assert found.node_cores_short == pytest.approx(0.5, rel=0.01)
+    again = plan(load._replace(rate=load.rate), ROUND)
+    assert again.nodes == 3, "and the other way round"
+    with pytest.raises(Impossible, match="more nodes than shards"):
+        bearable(asked._replace(shards=2), ROUND, 3)
+    with pytest.raises(Impossible, match="nodes that may be missing"):
+        bearable(asked, ROUND, 1)
+    with pytest.raises(Impossible, match="shards alone"):
+        bearable(asked, ROUND | {"shard_idle": 100_000.0}, 3)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("--rate 0", "--rate: must be above 0"),
+        ("--rate=-5", "--rate: must be above 0"),
+        ("--rate nan", "--rate: must be above 0"),
+        ("--pending=-1", "--pending: must be 0 or more"),
+        ("--rearmed 1.5", "--rearmed: must be from 0 to 1"),
+        ("--payload=-1", "--payload: must be a whole number of 0 or more"),
+        ("--batch 0", "--batch: must be a whole number of 1 or more"),
+        ("--request x", "--request: must be a whole number of 1 or more"),
+        ("--share 0", "--share: must be above 0, and at most 1"),
+        ("--spare=-1", "--spare: must be a whole number of 0 or more"),
+        ("--replicas 2", "--replicas: invalid choice"),
+        ("--nats-cores 0", "--nats-cores: must be a whole number of 1 or more"),
+        ("--shards 0", "--shards: must be from 1 to 1024"),
+        ("--nodes 0", "--nodes: must be a whole number of 1 or more"),
+        ("--nodes 3 --rate 5", "not allowed with argument"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_by_name(given: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as refused:
+        model.main(given.split())
+    assert refused.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_the_model_needs_nothing_that_only_tests_need() -> None:
+    code = "import sys; sys.modules['pytest'] = None; from benchmarks import model; model.main(['--nodes', '3'])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "3 nodes bear" in done.stdout
+    code = "import sys; sys.argv = ['benchmarks', 'model', '--help']; import runpy; sys.modules['pytest'] = None; "
+    code += "runpy.run_module('benchmarks', run_name='__main__')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "how busy nodes, NATS servers and disks may be (0.6)" in " ".join(done.stdout.split())
 
 
 LOADS = st.builds(
