@@ -16,6 +16,7 @@ RUN groupadd --gid 8470 timerd \
  && useradd --uid 8470 --gid timerd --home-dir /var/lib/timerd --shell /usr/sbin/nologin timerd \
  && install -d -o timerd -g timerd -m 0750 /var/lib/timerd
 COPY --from=build /opt/timerd /opt/timerd
+COPY deploy/nats/backup.py /opt/timerd/backup.py
 ENV PATH=/opt/timerd/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     TIMERD_DATA=/var/lib/timerd \

@@ -5,9 +5,10 @@
     python deploy/nats/backup.py restore DIR [--prefix timerd]
 
 Stop every timerd first: a shard's log and its bodies are two streams, and only fit together when nobody writes. It
-looks, and refuses otherwise. A restore wants servers on which no stream of that prefix is left. Each stream is a
-directory with `backup.json` (settings and state) and `stream.tar.s2` (the snapshot). The members' bucket is left out:
-it says who is there, and nobody is. Needs nats-py, which timerd's environment has.
+looks, and refuses otherwise. A restore wants servers on which no stream of that prefix is left, but for those that a
+restore of the same backup has put back before it broke off: it goes on behind them. Each stream is a directory with
+`backup.json` (settings and state) and `stream.tar.s2` (the snapshot). The members' bucket is left out: it says who is
+there, and nobody is. Needs nats-py, which timerd's environment has, and the image (/opt/timerd/backup.py).
 """
 
 import argparse
@@ -59,6 +60,8 @@ async def ends(client: Client, names: list[str]) -> dict[str, int]:
 
 async def backup(client: Client, prefix: str, directory: Path, quiet_s: float) -> None:
     """All of it. Raises Refused."""
+    if directory.exists():  # noqa: ASYNC240 - nobody waits for this loop
+        raise Refused(f"{directory} is there already: each backup takes a directory of its own, which it makes")
     names = await streams(client, prefix)
     if not names:
         raise Refused(f"no streams of {prefix} here")
@@ -104,14 +107,31 @@ async def save(client: Client, name: str, directory: Path) -> int:
 
 
 async def restore(client: Client, prefix: str, directory: Path) -> None:
-    """All of it. Raises Refused."""
-    if there := await streams(client, prefix):
-        raise Refused(f"{len(there)} streams of {prefix} are there already, {there[0]} among them")
+    """All of it, or what is left of it. Raises Refused."""
+    paths = {path.name: path for path in directory.iterdir()}  # noqa: ASYNC240
+    if not paths:
+        raise Refused(f"{directory} is empty")
+    if broken := sorted(name for name, path in paths.items() if not (path / "backup.json").is_file()):
+        raise Refused(f"{directory} is no whole backup: {broken[0]} has no backup.json, which is written last")
+    there = await streams(client, prefix)
+    for name in there:
+        if name not in paths or name.startswith("KV_") or not await is_as_saved(client, paths[name]):
+            raise Refused(
+                f"{len(there)} streams of {prefix} are there already, and {name} is not what a restore of this backup "
+                "has left that broke off: remove them all (nats stream rm), or restore to other servers"
+            )
+        print(f"{name}: is there already", flush=True)
     # The catalogue comes last: while streams are there without it, no timerd starts.
-    paths = list(directory.iterdir())  # noqa: ASYNC240
-    for path in sorted(paths, key=lambda path: (path.name.startswith("KV_"), path.name)):
-        await load(client, path)
-        print(f"{path.name}: restored", flush=True)
+    for name in sorted(paths.keys() - set(there), key=lambda name: (name.startswith("KV_"), name)):
+        await load(client, paths[name])
+        print(f"{name}: restored", flush=True)
+
+
+async def is_as_saved(client: Client, directory: Path) -> bool:
+    """Whether a stream holds what was saved of it, and nothing since. A stream is there once all of it has come."""
+    saved = json.loads((directory / "backup.json").read_text())["state"]
+    found = (await api(client, f"STREAM.INFO.{directory.name}"))["state"]
+    return all(found.get(what) == saved.get(what) for what in ("messages", "bytes", "first_seq", "last_seq"))
 
 
 async def load(client: Client, directory: Path) -> None:

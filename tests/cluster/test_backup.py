@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -47,11 +48,24 @@ async def test_what_was_saved_is_all_there_on_new_servers(tmp_path: Path) -> Non
     code, said = await tool(old, "backup", saved, "--quiet", "0.2")
     assert code == 0, said
     assert "timerd-log-0: " in said
+    code, said = await tool(old, "backup", saved)
+    assert code == 1
+    assert "is there already: each backup takes a directory of its own" in said
     code, said = await tool(old, "restore", saved)
     assert code == 1
     assert "are there already" in said
+    part = tmp_path / "part"
+    shutil.copytree(saved, part, ignore=shutil.ignore_patterns("KV_*", "timerd-log-1*", "timerd-bodies-*"))
+    code, said = await tool(new, "restore", str(part))  # as one that broke off
+    assert code == 0, said
+    (part / "timerd-log-99").mkdir()
+    code, said = await tool(new, "restore", str(part))
+    assert code == 1
+    assert "timerd-log-99 has no backup.json" in said
     code, said = await tool(new, "restore", saved)
     assert code == 0, said
+    assert "timerd-log-0: is there already\n" in said
+    assert "timerd-log-1: restored\n" in said
     await old.kill()
     async with Process(tmp_path / "data", *ONE, env={"TIMERD_CLUSTER": new.url}) as timerd:
         assert sorted((timer["id"], timer["fire_at"], timer["payload"]) for timer in await timerd.list()) == wanted

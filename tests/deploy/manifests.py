@@ -32,9 +32,17 @@ def compose(values: dict[str, str] = GIVEN) -> Data:
 
 
 def kubernetes(*files: str) -> list[Data]:
-    """All objects in these files; in those of the kustomization if none is named."""
-    names = files or yaml.safe_load((KUBERNETES / "kustomization.yaml").read_text())["resources"]
-    return [found for name in names for found in yaml.safe_load_all((KUBERNETES / name).read_text())]
+    """All objects in these files; if none is named, those that the kustomization has and makes."""
+    kustomization = yaml.safe_load((KUBERNETES / "kustomization.yaml").read_text())
+    names = files or kustomization["resources"]
+    found = [each for name in names for each in yaml.safe_load_all((KUBERNETES / name).read_text())]
+    return found if files else found + [_made(each) for each in kustomization["configMapGenerator"]]
+
+
+def _made(generator: Data) -> Data:
+    data = {name: (KUBERNETES / name).read_text() for name in generator["files"]}
+    metadata = {"name": generator["name"], "labels": generator["options"]["labels"]}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
 
 
 def only(kind: str, name: str) -> Data:

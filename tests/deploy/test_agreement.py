@@ -176,6 +176,26 @@ def test_selectors_find_what_they_are_for() -> None:
     assert NEEDS["get", monitor["spec"]["endpoints"][0]["path"]] == READ, "what the key in timerd-metrics is for"
 
 
+def test_a_backup_gets_in_and_is_no_node() -> None:
+    (job,) = kubernetes("backup.yaml")
+    labels = job["spec"]["template"]["metadata"]["labels"]
+    (policy,) = [each for each in kubernetes() if each["kind"] == "NetworkPolicy"]
+    let_in = [each["podSelector"]["matchLabels"] for each in policy["spec"]["ingress"][0]["from"]]
+    assert any(matches(each, labels) for each in let_in)
+    for each in kubernetes():
+        if each["kind"] == "Service":
+            assert not matches(each["spec"]["selector"], labels)
+        if each["kind"] == "PodDisruptionBudget":
+            assert not matches(each["spec"]["selector"]["matchLabels"], labels)
+    (run,) = job["spec"]["template"]["spec"]["containers"]
+    assert run["image"] == f"timerd:{__version__}"
+    given = {each["name"]: each for each in run["env"]}
+    nodes = {each["name"]: each for each in container("timerd")["env"]}
+    assert given == {name: nodes[name] for name in ("TIMERD_PASSWORD", "TIMERD_CLUSTER")}
+    assert "COPY deploy/nats/backup.py /opt/timerd/backup.py\n" in IMAGE
+    assert "python /opt/timerd/backup.py backup" in run["command"][-1]
+
+
 def test_every_secret_that_is_asked_for_is_in_the_example() -> None:
     there = {each["metadata"]["name"]: set(each["stringData"]) for each in kubernetes("secrets.example.yaml")}
     (monitor,) = kubernetes("servicemonitor.yaml")
