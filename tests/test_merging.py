@@ -1,7 +1,10 @@
 """Counts of several nodes as one: each shard once, no trouble hidden, no lag shown too small."""
 
+import msgspec
+
 from timerd.engine.message import ShardTally, TypeTally
 from timerd.merging import merged
+from timerd.questions import Counted, encode_answer, read_answer, read_told
 from timerd.report import HostsReport, LagWindow, NodeTally, TargetReport, TypeReport
 
 
@@ -27,11 +30,11 @@ def test_a_shard_that_two_tell_of_counts_once_as_its_last_owner_has_it() -> None
 
 
 def test_deliveries_add_up_and_lag_is_the_largest() -> None:
-    one = node(shard(0, 1, 1), batches=2, batch_timers=10, unnamed=1, lag=LagWindow(5.0, 50.0, 60.0))
-    two = node(shard(1, 1, 1), batches=3, batch_timers=5, coalesced=4, lag=LagWindow(9.0, 20.0, 90.0))
+    one = node(shard(0, 1, 1), batches=2, batch_timers=10, unnamed=1, lag=LagWindow(5, 50, 60))
+    two = node(shard(1, 1, 1), batches=3, batch_timers=5, coalesced=4, lag=LagWindow(9, 20, 90))
     report = merged([one, two, node()], []).types["t"]
     assert (report.batches, report.batch_timers, report.unnamed, report.coalesced) == (5, 15, 1, 4)
-    assert report.lag == LagWindow(9.0, 50.0, 90.0)
+    assert report.lag == LagWindow(9, 50, 90)
     assert merged([node(shard(0, 1, 1))], []).types["t"].lag == LagWindow()
 
 
@@ -58,3 +61,11 @@ def test_a_host_that_several_know_is_one() -> None:
     assert found is not None
     assert (found.known, found.open) == (9, 2)
     assert [(host.host, host.bound) for host in found.troubled] == [("b", 4), ("a", 8)]
+
+
+def test_lags_of_another_node_are_the_integers_that_they_were() -> None:
+    told = Counted(merged([node(shard(0, 1, 1), lag=LagWindow(5, 50, 60))], []))
+    read = read_answer(read_told(encode_answer(1, told)))
+    assert isinstance(read, Counted)
+    lag = read.tally.types["t"].lag
+    assert msgspec.json.encode(lag) == b'{"p50_ms":5,"p99_ms":50,"max_ms":60}'

@@ -8,7 +8,7 @@ The node knows placement (the ring table) and types; it does not know HTTP, file
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -55,7 +55,7 @@ from timerd.report import NodeTally, Scaled, ShardReport, StatusReport
 from timerd.rerouting import Rerouting
 from timerd.runners import Runners
 from timerd.scaling import Scaling
-from timerd.standing import append_age_ms, log_does_not_answer, still
+from timerd.standing import Standing
 from timerd.tallies import node_tally, shard_reports, status_report
 from timerd.turner import Turner
 from timerd.virtual_clock import VirtualClock
@@ -98,6 +98,7 @@ class Node:
         self._draining = False
         self.catalogue = self._types = Types(catalog, types, self._types_changed)
         self._runners = runners = Runners(clock, table)
+        self.standing = Standing(runners, clock)
         self._dispatch = Dispatch(runners, deliver, clock, table, settings, random, self._pause, self._fail)
         runners.on_failed = self._fail
         runners.on_effects = self._dispatch.on_effects
@@ -185,14 +186,6 @@ class Node:
         """
         return await self._holding.release(shard, grace_ms)
 
-    def still(self, shards: Iterable[int]) -> list[int]:
-        """Those of these shards whose log has not answered an append for a second."""
-        return still(self._runners, shards, self.clock.now())
-
-    def append_age_ms(self) -> int:
-        """How long the oldest append has been under way; 0: none is."""
-        return append_age_ms(self._runners, self.clock.now())
-
     def set_share(self, mine: int, all: int) -> None:
         """This node holds so many of all shards, and as large a part of each type's limits is its own."""
         self._dispatch.set_share(mine, all)
@@ -226,7 +219,7 @@ class Node:
 
     def busy(self) -> Refused | None:
         """Why many timers would be refused, wherever they belong: known before they are read."""
-        return self._overloaded(self._runners.shards) if self._runners.is_full() else None
+        return self.standing.full(self._runners.shards) if self._runners.is_full() else None
 
     async def arm(
         self,
@@ -257,7 +250,7 @@ class Node:
             return refused
         parts = self._split_ids(ids)
         if not self._runners.has_room(parts):
-            return self._overloaded(parts)
+            return self.standing.full(parts)
         gathering = Gathering(len(parts))
         for index, (shard, part) in enumerate(parts.items()):
             self._rerouting.cancel(shard, [id for id, _ in part], gathering.token(index))
@@ -401,7 +394,7 @@ class Node:
             return refused
         shards = [shard for shard, _, _ in wanted]
         if not self._runners.has_room(shards) or self._asking_bytes > MEMORY_MAX:
-            return self._overloaded(shards)
+            return self.standing.full(shards)
         self._asking_bytes += (size := sum(bytes for _, bytes, _ in wanted))
         try:
             lacking = await self._runners.logs.grant(wanted)
@@ -410,12 +403,7 @@ class Node:
         if lacking:
             return Refused("storage-full", "the disk has no room for more timers; due timers go on firing")
         # It may have taken time. Room in the log that is not used after all comes back with the next append.
-        return self._expired(expires_at) or (None if self._runners.has_room(shards) else self._overloaded(shards))
-
-    def _overloaded(self, shards: Iterable[int]) -> Refused:
-        if still := sorted(self.still(shards)):
-            return log_does_not_answer(still, self.append_age_ms())
-        return Refused("overloaded", "more is being asked than can be stored in two seconds", retry_after_s=1)
+        return self._expired(expires_at) or (None if self._runners.has_room(shards) else self.standing.full(shards))
 
     def _place_bodies(self, large: Sequence[tuple[int, list[tuple[Timer, bytes]]]]) -> Callable[[], None]:
         """Put large payloads apart. Their segments must stay until what is returned is called: the arm is stepped."""

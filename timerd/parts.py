@@ -76,6 +76,11 @@ class Parts:
         self._life = life
         self._held_off: dict[tuple[str, str], asyncio.Task[None]] = {}
 
+    def why_silent(self) -> str | None:
+        """Why shards of this node do not answer, if it is that a log does not."""
+        refused = self._node.standing.silent(self._node.held)
+        return None if refused is None else refused.detail
+
     def is_here(self, shard: int) -> bool:
         """Whether this node serves it now."""
         return shard in self._node.held

@@ -27,7 +27,7 @@ class OwnCounts:
     async def tally(self) -> NodeTally:
         """This node's counts, of each shard the last that can be had within a moment."""
         held = self._node.held
-        still = self._node.still(held)
+        still = self._node.standing.still(held)
         asked = {
             asyncio.ensure_future(self._node.count([shard])): shard for shard in held if shard not in still
         }  # fmt: skip
@@ -48,7 +48,7 @@ def vitals(node: Node, link: Link, plan_version: int, forwarded: Sequence[int]) 
     table = node.table
     return Vitals(
         connected=link.connected,
-        append_age_s=node.append_age_ms() / 1000,
+        append_age_s=node.standing.append_age_ms() / 1000,
         shards_held=len(node.held),
         shards=len(table.shard_ids),
         plan_version=plan_version,

@@ -39,6 +39,7 @@ def test_it_is_not_the_callers_who_ask_for_too_much() -> None:
         asking = [asyncio.ensure_future(arm(cluster, id)) for _ in range(2)]
         await asyncio.sleep(0.1)
         asking.append(asyncio.ensure_future(arm(cluster, id)))
+        firing = asyncio.ensure_future(cluster.fronts["a"].fire(id, None))
         await asyncio.sleep(3.2)
         refused = await arm(cluster, id)
         assert isinstance(refused, Refused)
@@ -49,6 +50,10 @@ def test_it_is_not_the_callers_who_ask_for_too_much() -> None:
         assert isinstance(cancelled, Refused)
         assert cancelled.name == "shard-unavailable"
         assert cluster.fronts["a"].busy() is None, "other shards have room"
+        waited = await firing
+        assert isinstance(waited, Refused)
+        assert waited.name == "shard-unavailable"
+        assert f"the log of shard {shard} has not answered for 4 s" in waited.detail
         go_on.set()
         await asyncio.gather(*asking)
         assert not isinstance(await arm(cluster, id), Refused)
