@@ -25,7 +25,7 @@ PING_S: Final = 5  # a peer that is gone without a word is noticed within three 
 ANSWER_S: Final = 2.0  # then it is looked into, which costs little; a leader that was killed never answers
 BATCH_MESSAGES: Final = 256  # asked for at once
 BATCH_BYTES: Final = 4 << 20
-LAST_MAX: Final = 1_000
+LAST_MAX: Final = 1_024  # more subjects than this no server gives the last messages of
 STATUS: Final = "Status"
 
 log = structlog.get_logger()
@@ -136,7 +136,8 @@ class Connection:
         return self._several(stream, {"seq": sequence, "batch": BATCH_MESSAGES, "max_bytes": BATCH_BYTES})
 
     def last_messages(self, stream: str, subjects: str) -> AsyncGenerator[Stored, None]:
-        """The last message of each subject that fits, by what a replica knows; at most a thousand. Raises NoAnswer."""
+        """The last message of each subject that fits, by what a replica knows. Raises NoAnswer, also
+        when there are more than `LAST_MAX`."""
         return self._several(stream, {"multi_last": [subjects], "batch": LAST_MAX})
 
     async def _several(self, stream: str, wanted: Mapping[str, Any]) -> AsyncGenerator[Stored, None]:
@@ -151,6 +152,8 @@ class Connection:
                 if STATUS in headers:
                     if headers[STATUS] == "503":
                         raise NoAnswer(f"nobody answers for stream {stream}")
+                    if headers[STATUS] == "413":
+                        raise NoAnswer(f"stream {stream} has too many subjects")
                     return
                 yield Stored(int(headers["Nats-Sequence"]), headers, reply.data, headers.get("Nats-Subject", ""))
         except (nats.errors.Error, TimeoutError) as error:

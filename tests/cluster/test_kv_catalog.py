@@ -4,12 +4,14 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import msgspec
+import pytest
 import pytest_asyncio
 
 from tests.cluster.fake_server import proxy_before
 from tests.cluster.nats_server import NatsServer
 from tests.cluster.open_log import Opener, opener_of
 from tests.storage.test_catalog import FULL
+from timerd.engine.errors import UnreadableCatalog
 from timerd.engine.ring import build_table
 from timerd.engine.timer import TimerType
 from timerd.ports import ApiKey
@@ -96,3 +98,14 @@ async def test_a_change_whose_answer_is_lost_is_made(shared_server: NatsServer) 
     assert await catalog.types() == [FULL]
     await opener.close()
     await proxy.stop()
+
+
+@pytest.mark.parametrize("key", ["type.t", "key.k", "ring.table"])
+async def test_a_value_that_can_not_be_read_is_named(opener: Opener, key: str) -> None:
+    catalog = await KvCatalog.open(await opener.connect(), opener.names, 1)
+    subject = opener.names.bucket_subject(BUCKET, key)
+    await (await opener.connect()).publish(subject, b'{"name": 1}', {})
+    for read in (catalog.types, catalog.keys, catalog.ring):
+        if read.__name__.removesuffix("s") == key.split(".")[0]:
+            with pytest.raises(UnreadableCatalog, match=key.replace(".", r"\.")):
+                await read()
