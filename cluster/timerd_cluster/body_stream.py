@@ -18,11 +18,11 @@ from timerd.engine.errors import CorruptLog, LogFailed
 from timerd.engine.timer import BodyRef
 from timerd.ports import Body, BodySegment
 from timerd_cluster import extents
-from timerd_cluster.connection import ApiError, Connection, NoAnswer
+from timerd_cluster.connection import ApiError, Connection, NoAnswer, Nobody
 from timerd_cluster.extents import Extent, segment_number
 from timerd_cluster.message import HEAD_BYTES_MAX
 from timerd_cluster.names import Names
-from timerd_cluster.shard_stream import LASTING, PAUSE_MAX_S, PAUSE_S
+from timerd_cluster.shard_stream import LASTING, NO_STREAM, PAUSE_MAX_S, PAUSE_S
 
 EXTENT_BYTES: Final = 256 << 10  # larger ones are stored faster, and a single body of them read slower
 EXTENTS_AT_ONCE: Final = 8
@@ -197,7 +197,7 @@ class BodyStream:
         await self._surely(lambda: self._connection.publish(subject, data, headers))
 
     async def _extent(self, segment: int, extent: Extent) -> bytes | None:
-        """The bytes of one extent; None if they are not there, or are not what was written."""
+        """The bytes of one extent; None if they are not there, or are not what was written. Raises LogFailed."""
         what = {"last_by_subj": self._names.body_subject(self._shard, segment, extent.end)}
         pause = PAUSE_S
         while True:
@@ -211,6 +211,7 @@ class BodyStream:
                 return None
             except (NoAnswer, ApiError) as error:
                 log.warning("bodies_unread", stream=self._stream, reason=str(error))
+                await self._refuse_if_gone(error)
                 await asyncio.sleep(pause)
                 pause = min(PAUSE_MAX_S, 2 * pause)
 
@@ -223,12 +224,24 @@ class BodyStream:
                 return
             except NoAnswer as error:
                 log.warning("bodies_unknown", stream=self._stream, reason=str(error))
+                await self._refuse_if_gone(error)
             except ApiError as error:
                 if error.code in LASTING:
                     raise LogFailed(f"stream {self._stream}: {error}") from error
                 log.warning("bodies_refused", stream=self._stream, reason=error.text)
             await asyncio.sleep(pause)
             pause = min(PAUSE_MAX_S, 2 * pause)
+
+    async def _refuse_if_gone(self, error: NoAnswer | ApiError) -> None:
+        """Nobody listens where a stream has no leader just now, or where there is none any more. Raises LogFailed."""
+        if isinstance(error, Nobody):
+            try:
+                await self._connection.api(f"STREAM.INFO.{self._stream}")
+            except ApiError as said:
+                if said.code == NO_STREAM:
+                    raise LogFailed(f"stream {self._stream} is gone") from said
+            except NoAnswer:
+                pass
 
 
 async def _few_at_once(jobs: Sequence[Awaitable[None]]) -> None:

@@ -161,5 +161,26 @@ async def test_a_shard_whose_stream_is_damaged_is_not_served_and_all_others_are(
     await connection.close()
 
 
+async def test_a_shard_whose_payloads_are_gone_holds_up_no_other(cluster: Cluster) -> None:
+    async with Processor() as processor:
+        [one] = await cluster.start("one")
+        await one.put_type("t", url=processor.url, max_in_flight=1)
+        timers = [{"id": f"a-{n}", "type": "t", "delay": 3600, "payload": "p" * 1_000} for n in range(60)]
+        await one.arm(timers)
+        connection = await Connection.connect([cluster.server.url], "test")
+        await connection.api(f"STREAM.DELETE.{cluster.names.bodies(2)}")
+        gone = {timer["id"] for timer in timers if TABLE.shards[slot_of(str(timer["id"]))] == 2}
+        first = sorted(gone)[0]
+        assert (await one.request("POST", f"/v1/timers/{first}:fire"))[0] == 200
+        await until(lambda: _says(one, "shard_lost", "shard=2", "is gone"))
+        status, answer = await one.request("GET", f"/v1/timers/{first}")
+        assert (status, answer["type"].rpartition("/")[2]) == (503, "shard-unavailable")
+        await one.request("POST", "/v1/timers", {"timers": [{**timer, "delay": 0} for timer in timers]})
+        others = {timer["id"] for timer in timers} - gone
+        await processor.until(lambda: others <= set(processor.ids))
+        assert not gone & set(processor.ids)
+        await connection.close()
+
+
 async def _says(node: Process, *words: str) -> bool:
     return any(all(word in line for word in words) for line in node.stderr)
