@@ -172,6 +172,7 @@ class _Coming:
         logs = await self._logs(table, new=False)
         secret = config.cluster_secret or await catalog.secret(f"tdcs_{secrets.token_urlsafe(32)}")
         node = await boot.join(self._settings, table, catalog, clock, self._deliver, random.random)
+        node.catalogue.swap = catalog.swap_type
         log.info("joined", node=self._me.name, address=self._me.url, shards=len(table.shard_ids))
         ownership = Ownership(self.ensemble, node, logs.log, table.shard_ids, clock, round(config.grace * 1000))
         return Joined(node, ownership, self.ensemble, connection, secret, READY_S + 2 * config.cluster_lease)

@@ -65,6 +65,34 @@ class KvCatalog:
         """Delete a type, if there is one of that name."""
         await self._write(f"type.{key_of(name)}", None)
 
+    async def swap_type(self, name: str, before: TimerType | None, after: TimerType | None) -> bool:
+        """Put a type in place of another (None: none); False: that is not there any more. Raises as `put_type` does."""
+        key = f"type.{key_of(name)}"
+        old, new = (None if type is None else msgspec.json.encode(type) for type in (before, after))
+        sent = False
+        pause = PAUSE_S
+        while True:
+            try:
+                entry = await self._bucket.read(key)
+                there = None if entry.data is None else _decoded(_type_decoder, key, entry.data)
+                now = None if there is None else msgspec.json.encode(there)
+                if sent and now == new:
+                    return True  # an answer was lost
+                if now != old:
+                    return False
+                sent = True
+                if await self._bucket.put(key, new, entry.revision) is not None:
+                    return True
+                continue
+            except NoAnswer as error:
+                log.warning("catalogue_unknown", reason=str(error))
+            except ApiError as error:
+                if error.code in NO_ROOM:
+                    raise CatalogFull(error.text) from error
+                log.warning("catalogue_unknown", reason=str(error))
+            await asyncio.sleep(pause)
+            pause = min(PAUSE_MAX_S, 2 * pause)
+
     async def keys(self) -> list[ApiKey]:
         """All API keys, by id."""
         found = [_decoded(_key_decoder, *value) for value in (await self._read("key")).items()]
