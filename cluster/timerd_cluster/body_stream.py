@@ -9,6 +9,7 @@ own.
 import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
@@ -18,7 +19,7 @@ from timerd.engine.errors import CorruptLog, LogFailed
 from timerd.engine.timer import BodyRef
 from timerd.ports import Body, BodySegment
 from timerd_cluster import extents
-from timerd_cluster.connection import ApiError, Connection, NoAnswer, Nobody
+from timerd_cluster.connection import ApiError, Connection, NoAnswer, Nobody, Stored
 from timerd_cluster.extents import Extent, segment_number
 from timerd_cluster.message import HEAD_BYTES_MAX
 from timerd_cluster.names import Names
@@ -26,6 +27,7 @@ from timerd_cluster.shard_stream import LASTING, NO_STREAM, PAUSE_MAX_S, PAUSE_S
 
 EXTENT_BYTES: Final = 256 << 10  # larger ones are stored faster, and a single body of them read slower
 EXTENTS_AT_ONCE: Final = 8
+NEAR_S: Final = 0.5  # for a replica's answer, before the leader is asked
 
 log = structlog.get_logger()
 
@@ -202,13 +204,12 @@ class BodyStream:
         pause = PAUSE_S
         while True:
             try:
-                for get in (self._connection.near_message, self._connection.message):
-                    stored = await get(self._stream, what)
-                    if stored is not None and extents.is_whole(
-                        stored.headers.get(extents.BODY), extent.start, stored.data
-                    ):
-                        return stored.data
-                return None
+                stored = None
+                with suppress(NoAnswer):  # of a replica that stands still; the servers may go on choosing that one
+                    stored = await self._connection.near_message(self._stream, what, NEAR_S)
+                if (data := _whole(stored, extent)) is not None:
+                    return data
+                return _whole(await self._connection.message(self._stream, what), extent)
             except (NoAnswer, ApiError) as error:
                 log.warning("bodies_unread", stream=self._stream, reason=str(error))
                 await self._refuse_if_gone(error)
@@ -237,11 +238,19 @@ class BodyStream:
         if isinstance(error, Nobody):
             try:
                 await self._connection.api(f"STREAM.INFO.{self._stream}")
-            except ApiError as said:
-                if said.code == NO_STREAM:
-                    raise LogFailed(f"stream {self._stream} is gone") from said
             except NoAnswer:
-                pass
+                return
+            except ApiError as said:
+                error = said
+        if isinstance(error, ApiError) and error.code == NO_STREAM:
+            raise LogFailed(f"stream {self._stream} is gone") from error
+
+
+def _whole(stored: Stored | None, extent: Extent) -> bytes | None:
+    """The extent's bytes; None if that is not them."""
+    if stored is None or not extents.is_whole(stored.headers.get(extents.BODY), extent.start, stored.data):
+        return None
+    return stored.data
 
 
 async def _few_at_once(jobs: Sequence[Awaitable[None]]) -> None:
