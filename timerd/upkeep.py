@@ -115,6 +115,11 @@ class Upkeep:
         """Tell a new shard how the log stands."""
         self._runner.send(shard, SetReserve(self._low))
 
+    def has_news(self) -> bool:
+        """Whether a turn is wanted although nothing is asked: the log has more or less room, or work has ended."""
+        idle = not self._ending and (self._task is None or self._task.done())
+        return self._log.low() != self._low or (idle and self._unseen_bytes >= LOOK_BYTES)
+
     def after_turn(self, appended: int) -> None:
         """Look at the log, and ask for what it needs."""
         low = self._log.low()
