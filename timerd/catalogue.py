@@ -122,11 +122,20 @@ class Types:
         return await self._store(type, old) or type
 
     async def pause_durably(self, name: str) -> None:
-        """Until it is stored the type looks active and is sent nothing; a full disk must not leave it so."""
-        while isinstance(refused := await self.set_state(name, "paused"), Refused):
-            if refused.name == "type-not-found":
-                return
-            log.warning("type_not_paused_yet", type=name, reason=refused.detail)
+        """Until it is stored the type looks active and is sent nothing; a full disk, or a shared catalogue that is
+        away, must not leave it so."""
+        while True:
+            try:
+                done = await self.set_state(name, "paused")
+            except Exception as error:  # of whatever the catalogue is kept in
+                if not self.shared:
+                    raise
+                reason = f"{type(error).__name__}: {error}"
+            else:
+                if not isinstance(done, Refused) or done.name == "type-not-found":
+                    return
+                reason = done.detail
+            log.warning("type_not_paused_yet", type=name, reason=reason)
             await asyncio.sleep(PAUSE_AGAIN_S)
 
     async def delete(self, name: str, live: Callable[[], Awaitable[int]]) -> Refused | None:
