@@ -23,7 +23,8 @@ from timerd_cluster.names import Names
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 
 SHARDS = 6
-LEASE_S = 1.0
+LEASE_S = 0.4
+ASK_S = 1.0
 TABLE = build_table(range(SHARDS))
 OPTIONS = ("--cluster-replicas", "1", "--cluster-lease", str(LEASE_S), "--shards", str(SHARDS), "--grace", "5")
 
@@ -81,7 +82,7 @@ async def shared_out(*nodes: Process, shards: Sequence[int] = range(SHARDS)) -> 
 
 async def until(true: Callable[[], Awaitable[bool]]) -> None:
     async with asyncio.timeout(30):
-        while not await _within(LEASE_S, true()):
+        while not await _within(ASK_S, true()):
             await asyncio.sleep(0.02)
 
 
