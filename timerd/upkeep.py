@@ -247,9 +247,14 @@ class Upkeep:
             count = self._pace.take(self._slice_bytes)
             self._reserve_spent += count * self._slice_bytes if self._low else 0
             self._slices_asked = count > 0
+            written = partial(self._slice_written, self._slice_bytes)
             for n in range(count):
-                self._runner.send(shards[n % len(shards)], Slice())
+                self._runner.send(shards[n % len(shards)], Slice(written))
         return None
+
+    def _slice_written(self, slice_bytes: int, _: object) -> None:
+        """The answer to `Slice`: it is durable, or its shard is gone."""
+        self._pace.written(slice_bytes)
 
     def _moving_bytes(self) -> int:
         """What the slots on the move may take to arrive."""
