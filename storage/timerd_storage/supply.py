@@ -1,9 +1,9 @@
 """Supply: sees to it that the log has room in hand before more is accepted, and says when it has not.
 
 Room is made in the background, a piece at a time: blocks for bodies, spares for frames; spares that a smaller reserve
-no longer asks for are deleted, and so are those that were made for somebody who had to be refused after all. A full disk is met here and nowhere else: what was granted or reserved is in hand
-already, so appends go on; grants are refused until an attempt, made at most every 0.2 s and only when somebody asks,
-finds space again.
+no longer asks for are deleted, and so are those that were made for somebody who had to be refused after all. A full
+disk is met here and nowhere else: what was granted or reserved is in hand already, so appends go on; grants are refused
+until an attempt, made at most every 0.2 s and only when somebody asks, finds space again.
 
 Who asks for more than is in hand, on a disk that clearly has it, may wait in line until it is made. Nobody waits
 without a task that makes room: when that ends, with whatever result, all who are left are answered.
