@@ -139,7 +139,7 @@ class Supply:
         if not self._reserve_known:  # what an earlier life has left may be just that
             return False
         last = self._spares.last_room
-        return bool(last) and self._in_hand() - last >= self._room.frames_too_many()
+        return last is not None and self._in_hand() - last >= self._room.frames_too_many()
 
     def _to_prepare(self, body_bytes: int) -> bool:
         return self._bodies.full or self._bodies.room < self._room.bodies_wanted(self._line_bodies + body_bytes)

@@ -277,6 +277,16 @@ async def test_what_was_made_for_somebody_whom_a_full_disk_refused_goes_again(mo
     assert log.usage().frame_bytes <= 4 * SEGMENT, "nor does what is given back wait for the next attempt"
 
 
+@pytest.mark.parametrize("limit", range(400_000, 400_000 + SEGMENT, SEGMENT // 16))
+async def test_a_last_spare_of_any_size_is_given_back_and_those_before_it(limit: int) -> None:
+    disk = FakeDisk(limit=limit)
+    log, _ = await open_on(disk, SEGMENT)
+    assert await log.grant(0, 0, 0)
+    assert not await log.grant(600_000, 0, 0)
+    await settle()
+    assert log.usage().frame_bytes <= 4 * SEGMENT
+
+
 async def test_a_start_gives_back_the_room_that_nobody_asks_for_any_more() -> None:
     disk = FakeDisk()
     log, _ = await open_on(disk, SEGMENT)
