@@ -161,7 +161,10 @@ class Upkeep:
             self._asked_bytes = 0
         if granted:
             self._way_bytes, self._way_version = size, version
+            # What was granted goes with the append of the next turn. The log is told before that to keep it, or it
+            # would begin to give it back; for that moment both count.
             self._runner.ring()
+            await self._log.grant(0, self.reserve_bytes(), 0)
         return granted
 
     def close_way(self) -> None:
