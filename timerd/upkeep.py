@@ -161,7 +161,10 @@ class Upkeep:
             self._asked_bytes = 0
         if granted:
             self._way_bytes, self._way_version = size, version
+            # What was granted goes with the append of the next turn. The log is told before that to keep it, or it
+            # would begin to give it back; for that moment both count.
             self._runner.ring()
+            await self._log.grant(0, self.reserve_bytes(), 0)
         return granted
 
     def close_way(self) -> None:
@@ -247,9 +250,14 @@ class Upkeep:
             count = self._pace.take(self._slice_bytes)
             self._reserve_spent += count * self._slice_bytes if self._low else 0
             self._slices_asked = count > 0
+            written = partial(self._slice_written, self._slice_bytes)
             for n in range(count):
-                self._runner.send(shards[n % len(shards)], Slice())
+                self._runner.send(shards[n % len(shards)], Slice(written))
         return None
+
+    def _slice_written(self, slice_bytes: int, _: object) -> None:
+        """The answer to `Slice`: it is durable, or its shard is gone."""
+        self._pace.written(slice_bytes)
 
     def _moving_bytes(self) -> int:
         """What the slots on the move may take to arrive."""

@@ -64,9 +64,9 @@ class Spares:
         return sum(max(0, spare.size - HEADER_BYTES) for spare in self._spares)
 
     @property
-    def last_room(self) -> int:
-        """What of that dropping the last spare would cost; 0 when there is none."""
-        return max(0, self._spares[-1].size - HEADER_BYTES) if self._spares else 0
+    def last_room(self) -> int | None:
+        """What of that dropping the last spare would cost: nothing, if it has just been begun. None: there is none."""
+        return max(0, self._spares[-1].size - HEADER_BYTES) if self._spares else None
 
     @property
     def disk_bytes(self) -> int:

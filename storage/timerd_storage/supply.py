@@ -1,9 +1,9 @@
 """Supply: sees to it that the log has room in hand before more is accepted, and says when it has not.
 
 Room is made in the background, a piece at a time: blocks for bodies, spares for frames; spares that a smaller reserve
-no longer asks for are deleted. A full disk is met here and nowhere else: what was granted or reserved is in hand
-already, so appends go on; grants are refused until an attempt, made at most every 0.2 s and only when somebody asks,
-finds space again.
+no longer asks for are deleted, and so are those that were made for somebody who had to be refused after all. A full
+disk is met here and nowhere else: what was granted or reserved is in hand already, so appends go on; grants are refused
+until an attempt, made at most every 0.2 s and only when somebody asks, finds space again.
 
 Who asks for more than is in hand, on a disk that clearly has it, may wait in line until it is made. Nobody waits
 without a task that makes room: when that ends, with whatever result, all who are left are answered.
@@ -139,7 +139,7 @@ class Supply:
         if not self._reserve_known:  # what an earlier life has left may be just that
             return False
         last = self._spares.last_room
-        return bool(last) and self._in_hand() - last >= self._room.frames_too_many()
+        return last is not None and self._in_hand() - last >= self._room.frames_too_many()
 
     def _to_prepare(self, body_bytes: int) -> bool:
         return self._bodies.full or self._bodies.room < self._room.bodies_wanted(self._line_bodies + body_bytes)
@@ -160,10 +160,13 @@ class Supply:
     def _fill(self, frame_bytes: int, body_bytes: int) -> None:
         if self._stopped or self.failure or (self._filling and not self._filling.done()):
             return
-        if self._to_fill(frame_bytes) or self._to_prepare(body_bytes) or self._to_drop():
-            loop = asyncio.get_running_loop()
-            if loop.time() >= self._fill_after:
-                self._filling = loop.create_task(self._make_room(frame_bytes, body_bytes))
+        missing = self._to_fill(frame_bytes) or self._to_prepare(body_bytes)
+        # What is given back needs no space, so it waits for no next attempt.
+        if self._to_drop() or (missing and self._may_try()):
+            self._filling = asyncio.get_running_loop().create_task(self._make_room(frame_bytes, body_bytes))
+
+    def _may_try(self) -> bool:
+        return asyncio.get_running_loop().time() >= self._fill_after
 
     def _serve(self) -> None:
         """Grant to those in line, in order, what has come into hand."""
@@ -192,8 +195,8 @@ class Supply:
 
     async def _make_room(self, frame_bytes: int, body_bytes: int) -> None:
         try:
-            if not await self._add_room(frame_bytes, body_bytes):
-                return
+            if not self._may_try() or not await self._add_room(frame_bytes, body_bytes):
+                self._dismiss()  # and what was made for them goes again, like anything that is too much
             while not self._stopped and self._to_drop():
                 await self._spares.drop_last(self._in_hand() - self._room.frames_too_many())
                 self._serve()

@@ -21,6 +21,7 @@ def play(live: int, turn_bytes: int, turns: int) -> tuple[float, float]:
         turn = min(turn_bytes, TURN_BYTES_PRESSED) if pressing else turn_bytes
         position += turn
         appended += turn
+        pace.written(slices)
         pace.appended(turn + slices, live)
         slices = 0
         segments = position // SEGMENT + 1
@@ -63,6 +64,7 @@ def test_slices_keep_pace_with_what_others_append_and_are_bounded():
     assert pace.take(1_000) == 0
     pace.appended(1_000, live=100_000)
     assert pace.take(1_000) == 2
+    pace.written(2_000)
     pace.appended(2_000, live=100_000)  # that was the slices
     assert pace.take(1_000) == 0
     pace.appended(10**9, live=100_000)
@@ -78,6 +80,7 @@ def test_slices_alone_never_go_on_for_ever():
         assert is_pressing(LogState(4 * SEGMENT, SEGMENT, live, live))
         slices = pace.take(SLICE) * SLICE
         written += slices
+        pace.written(slices)
         pace.appended(slices, live)
     assert written <= live
 
@@ -87,5 +90,28 @@ def test_what_is_saved_up_is_written_a_slice_at_a_time() -> None:
     pace.appended(10 * SLICE, 100 * SLICE)
     pace.appended(0, 100 * SLICE)
     assert pace.take(SLICE) == 1
+    pace.written(SLICE)
     pace.appended(2 * SLICE, 100 * SLICE)  # one of them the slice
     assert pace.take(SLICE) == 1 + PACE, "and what others append is always kept up with"
+
+
+def test_slices_that_come_out_smaller_than_thought_owe_nothing() -> None:
+    pace = Pace()
+    live = 20 * SLICE
+    pace.appended(10 * SLICE, live)
+    written = 0
+    while count := pace.take(SLICE):
+        written += count
+        pace.written(count * SLICE)
+        pace.appended(count * SLICE // 4, live)
+    assert 3 * 20 < written <= 4 * 20, "what they did not take is there for others"
+    pace.appended(SLICE, live)
+    assert pace.take(SLICE) == PACE, "and none of what others append is taken for it"
+
+
+def test_what_others_append_before_a_slice_is_written_counts() -> None:
+    pace = Pace()
+    pace.appended(SLICE, 100 * SLICE)
+    assert pace.take(SLICE) == PACE
+    pace.appended(SLICE, 100 * SLICE)  # the slices wait for a disk
+    assert pace.take(SLICE) == PACE

@@ -261,6 +261,32 @@ async def test_who_only_says_what_is_to_be_kept_returns_when_the_rest_has_been_g
         assert disk.used <= 4 * SEGMENT + 3 * reserve
 
 
+async def test_what_was_made_for_somebody_whom_a_full_disk_refused_goes_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    Clock(monkeypatch)  # it stands still: no attempt to make room follows
+    disk = FakeDisk(limit=1_000_000)
+    log, _ = await open_on(disk, SEGMENT)
+    await log.grant(0, RESERVE, 0)
+    before = log.usage().frame_bytes
+    disk.on_call = lambda verb, path: take_the_rest(disk) if log.usage().frame_bytes > 400_000 else None
+    assert not await log.grant(600_000, RESERVE, 0), "it was there when he asked"
+    await settle()
+    assert log.usage().frame_bytes <= before + 2 * SEGMENT + RESERVE // 2
+    disk.on_call = None
+    disk.ballast = 0
+    await log.grant(0, 0, 0)
+    assert log.usage().frame_bytes <= 4 * SEGMENT, "nor does what is given back wait for the next attempt"
+
+
+@pytest.mark.parametrize("limit", range(400_000, 400_000 + SEGMENT, SEGMENT // 16))
+async def test_a_last_spare_of_any_size_is_given_back_and_those_before_it(limit: int) -> None:
+    disk = FakeDisk(limit=limit)
+    log, _ = await open_on(disk, SEGMENT)
+    assert await log.grant(0, 0, 0)
+    assert not await log.grant(600_000, 0, 0)
+    await settle()
+    assert log.usage().frame_bytes <= 4 * SEGMENT
+
+
 async def test_a_start_gives_back_the_room_that_nobody_asks_for_any_more() -> None:
     disk = FakeDisk()
     log, _ = await open_on(disk, SEGMENT)

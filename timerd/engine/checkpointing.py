@@ -49,14 +49,23 @@ class Pace:
     def __init__(self) -> None:
         self._allowed = 0
         self._earned = 0  # of it by what was appended last
-        self._expected = 0  # slices that were asked for and have not been appended yet
+        self._written = 0  # slices since the last `appended`, by what they were taken for
+
+    def written(self, slice_bytes: int) -> None:
+        """A slice that `take` allowed is written, or will never be; it was taken for so many bytes."""
+        self._written += slice_bytes
 
     def appended(self, size: int, live: int) -> None:
-        """So much was appended in all; slices among it were announced by `take`. At most a checkpoint is saved up."""
-        slices = min(size, self._expected)
-        self._expected -= slices
+        """So much was appended in all, what was `written` among it. At most a checkpoint is saved up.
+
+        What slices were taken for is a guess, often a large one. What is left of it is given back: were it owed
+        instead, what others append would be taken for it, and slices would stop while the log grows.
+        """
+        slices = min(size, self._written)
+        unused = self._written - slices
+        self._written = 0
         self._earned = PACE * (size - slices)
-        self._allowed = min(self._allowed + self._earned, max(live, self._allowed))
+        self._allowed = min(self._allowed + self._earned + unused, max(live, self._allowed))
 
     def take(self, slice_bytes: int) -> int:
         """How many slices of about this size to write with the next turn, when pressing.
@@ -66,5 +75,4 @@ class Pace:
         slice_bytes = max(1, slice_bytes)
         count = min(SLICES_A_TURN_MAX, self._allowed // slice_bytes, 1 + self._earned // slice_bytes)
         self._allowed -= count * slice_bytes
-        self._expected += count * slice_bytes
         return count

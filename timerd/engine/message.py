@@ -338,7 +338,9 @@ class SetReserve(msgspec.Struct, frozen=True):
 
 
 class Slice(msgspec.Struct, frozen=True):
-    """Write a checkpoint slice over the slots whose last one is oldest."""
+    """Write a checkpoint slice over the slots whose last one is oldest. Answer, if it is wanted: None."""
+
+    token: Token | None = None
 
 
 class FindBodies(msgspec.Struct, frozen=True):

@@ -166,6 +166,8 @@ class Shard:
                 self._draft.low = message.low
             case Slice():
                 self._draft.slices_wanted += 1
+                if message.token is not None:
+                    self._draft.reply(message.token, None)
             case Relocate():
                 self._relocate(message)
             case Close():
