@@ -365,9 +365,10 @@ async def _serve_node(
     if node.failed.done():
         _die(node)
     log.info("stopping")
-    node.drain()
-    server.leave.set()
-    ended = loop.create_task(_stop(config, node, serving, joined))
+    if joined is None or displaced.done():
+        node.drain()
+        server.leave.set()
+    ended = loop.create_task(_stop(config, node, server, serving, joined))
     await _first(ended, node.failed)
     if node.failed.done():
         _die(node)
@@ -380,16 +381,16 @@ async def _serve_node(
     return 0
 
 
-async def _stop(config: Config, node: Node, serving: asyncio.Task[None], joined: joining.Joined | None) -> bool:
-    """Answer what was asked, and let everything else end. In a cluster the shards go at once: others wait for them."""
+async def _stop(
+    config: Config, node: Node, server: _Server, serving: asyncio.Task[None], joined: joining.Joined | None
+) -> bool:
+    """Answer what was asked, and let everything else end. A shard of a cluster is served until another could take it:
+    until then requests are answered here as well."""
     grace_ms = round(config.grace * 1000)
-    clean = True
-    if joined is None:
-        await asyncio.wait([serving])
-    else:
-        leaving = asyncio.get_running_loop().create_task(joined.leave(grace_ms))
-        await asyncio.wait([serving, leaving])
-        clean = leaving.result()
+    clean = joined is None or await joined.leave(grace_ms)
+    node.drain()
+    server.leave.set()
+    await asyncio.wait([serving])
     return await node.stop(grace_ms) and clean
 
 
