@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support.owning import SHARDS, One, Servers, held, run
+from tests.support.owning import SHARDS, FakeEnsemble, One, Servers, held, run
 from timerd.engine.plan import Seat
-from timerd.handing import VALID_MS, WARM_MS
+from timerd.handing import VALID_MS, WARM_MS, Handing
 
 REPLAY_S = 4.0
 GRACE_MS = 60_000
@@ -140,6 +140,16 @@ def test_a_word_of_somebody_else_or_of_another_time_is_none(forged: str) -> None
         await asyncio.sleep(REPLAY_S - 2.5)
         assert len(a.node.held) == SHARDS
         await until(lambda: len(b.node.held) == SHARDS // 2)
+
+    run(test)
+
+
+def test_a_holder_is_known_that_was_there_before() -> None:
+    async def test(servers: Servers) -> None:
+        a, b = FakeEnsemble(servers, "a"), FakeEnsemble(servers, "b")
+        handing = Handing(b, lambda: 0)
+        b.on_said("here", 1, a.me.seat)
+        assert handing.holder(1) == a.me
 
     run(test)
 

@@ -31,6 +31,7 @@ class Handing:
         self._awaited: dict[int, asyncio.Event] = {}
         self._followed: dict[int, FollowedLog] = {}
         self._known: dict[Seat, Member] = {}  # who leaves is no member any more, and still has shards for a moment
+        self.meet(ensemble.members())
         ensemble.on_said = self._said
 
     def meet(self, members: Iterable[Member]) -> None:
