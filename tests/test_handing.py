@@ -154,6 +154,31 @@ def test_a_holder_is_known_that_was_there_before() -> None:
     run(test)
 
 
+def test_who_had_it_by_the_plan_before_is_asked_at_once_if_it_is_there() -> None:
+    async def test(servers: Servers) -> None:
+        servers.unheard.add("here")
+        a = One(servers, "a", grace_ms=GRACE_MS)
+        await until(lambda: len(a.node.held) == SHARDS)
+        b = One(servers, "b", grace_ms=GRACE_MS)
+        b.node.replays_s = REPLAY_S
+        await until(lambda: len(b.node.taking) > 0)
+        for shard in range(SHARDS):
+            assert b.ownership.owner_of(shard) == a.ensemble.me
+        await until(lambda: len(b.node.held) == SHARDS // 2)
+        mine = set(b.node.held)
+        await asyncio.sleep(VALID_MS / 1000)
+        c = One(servers, "c", grace_ms=GRACE_MS)
+        await until(lambda: len(c.node.held) == 2)
+        b.die()
+        del servers.members["b"]
+        servers.tell()
+        await until(lambda: bool(servers.plan and b.ensemble.me.seat not in servers.plan.owners))
+        for shard in mine - set(c.node.held):
+            assert c.ownership.owner_of(shard) != b.ensemble.me, "who is dead is not asked"
+
+    run(test)
+
+
 def test_a_holder_that_is_not_there_any_more_is_not_asked_twice() -> None:
     async def test(servers: Servers) -> None:
         a, b = One(servers, "a", grace_ms=GRACE_MS), One(servers, "b", grace_ms=GRACE_MS)

@@ -8,10 +8,10 @@ None of it is a right: each word may be lost, late or forged, and costs time the
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Final
 
-from timerd.engine.plan import Seat
+from timerd.engine.plan import Plan, Seat
 from timerd.ports import Ensemble, FollowedLog, Member, Word
 
 WARM_MS: Final = 15_000  # so long a taker is waited for at most; a replay of 100,000 timers takes a few seconds
@@ -31,18 +31,25 @@ class Handing:
         self._awaited: dict[int, asyncio.Event] = {}
         self._followed: dict[int, FollowedLog] = {}
         self._known: dict[Seat, Member] = {}  # who leaves is no member any more, and still has shards for a moment
-        self.meet(ensemble.members())
+        self._plan: Plan | None = None
+        self.look()
         ensemble.on_said = self._said
 
-    def meet(self, members: Iterable[Member]) -> None:
-        """Know them, also when they have left."""
-        for member in members:
-            self._known[member.seat] = member
+    def look(self) -> None:
+        """See who is there, and what the plan is. Who had a shard by the plan before has it for a moment still."""
+        there = {member.seat: member for member in self._ensemble.members()}
+        self._known |= there  # also when they have left
         while len(self._known) > KNOWN_MAX:
             del self._known[next(iter(self._known))]
+        before, self._plan = self._plan, self._ensemble.plan()
+        if before is None or self._plan is None or before.version == self._plan.version:
+            return
+        for shard, (old, new) in enumerate(zip(before.owners, self._plan.owners, strict=False)):
+            if old != new and old in there and old != self._ensemble.me.seat:
+                self._here[shard] = old, self._now_ms() + VALID_MS
 
     def holder(self, shard: int) -> Member | None:
-        """Who has said that it has a shard that the plan gives to another."""
+        """Who has a shard, by what it says or had by the plan a moment ago, though the plan gives it to another."""
         seat, until_ms = self._here.get(shard, (None, 0))
         return self._known.get(seat) if seat is not None and self._now_ms() < until_ms else None
 

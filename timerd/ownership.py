@@ -214,7 +214,7 @@ class Ownership:
     # ---- the loop
 
     def _changed(self) -> None:
-        self._handing.meet(self._ensemble.members())
+        self._handing.look()
         self._bell.set()
 
     async def _run(self) -> None:
@@ -262,6 +262,7 @@ class Ownership:
         if comes and now_ms - self._came_ms < SETTLE_MS:
             return
         if await self._ensemble.publish(wanted):
+            self._handing.look()
             log.info("plan_published", version=wanted.version, members=len(seats))
 
     def _next_plan(self) -> Plan | None:
