@@ -290,6 +290,8 @@ async def _serve_member(
     config: Config, settings: Settings, api_settings: ApiSettings, deliver: HttpDeliver, listener: socket.socket
 ) -> int:
     """The same as a node of a cluster."""
+    if config.data != Config().data:
+        log.info("data_not_used", data=config.data, reason="the servers of the cluster hold everything")
     joined = await joining.join(config, settings, deliver, SystemClock(), listener)
     try:
         listening.check_reach(config, len(joined.node.keys.known))
