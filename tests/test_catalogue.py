@@ -140,3 +140,32 @@ async def test_an_arm_that_waited_for_room_while_its_type_was_put_again_is_armed
     refused = await node.delete_type("t", None)
     assert isinstance(refused, Refused)
     assert refused.name == "type-in-use"
+
+
+@pytest.mark.parametrize("step", ["types", "put_type"])
+async def test_a_pause_that_a_shared_catalogue_does_not_take_is_tried_again(
+    step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("timerd.catalogue.PAUSE_AGAIN_S", 0)
+    catalog = MemoryCatalog()
+    await catalog.put_type(PROCESSOR)
+    types = Types(catalog, [PROCESSOR], lambda types: None)
+    types.shared = True
+    inner, tries = getattr(catalog, step), 0
+
+    async def away(*given: object) -> object:
+        nonlocal tries
+        tries += 1
+        if tries < 3:
+            raise ConnectionError("nobody answers")
+        return await inner(*given)
+
+    setattr(catalog, step, away)
+    async with asyncio.timeout(10):
+        await types.pause_durably("t")
+    assert tries == 3
+    assert types.known["t"].state == "paused"
+    tries, types.shared = -(10**9), False
+    monkeypatch.setattr(catalog, "put_type", away)
+    with pytest.raises(ConnectionError):  # a file that fails is not to be asked for ever
+        await types.pause_durably("t")

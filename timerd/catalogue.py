@@ -3,15 +3,16 @@
 A type that is to go, or to become another kind, stays to be seen until it does. That no timer of it lives is asked
 twice: openly, which refuses what can't be done and disturbs nobody, and again while arms of it are held off.
 
-Where the catalogue is shared with other nodes, what it holds is read again before each change of it (`refresh`), and
-arms are held off at all of them (`elsewhere`).
+Where the catalogue is shared with other nodes, what it holds is read again before each change of it (`refresh`), the
+change is made in place of just that (`swap`) or begun again, and arms are held off at all of them (`elsewhere`).
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext, suppress
+from functools import partial
 from types import MappingProxyType
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 import structlog
@@ -21,10 +22,18 @@ from timerd.engine.message import Refused
 from timerd.engine.timer import Timer, TimerType
 from timerd.ports import Catalog
 
+OVERTAKEN_MAX: Final = 8  # others change the same type all the time
 PAUSE_AGAIN_S: Final = 1.0  # between two attempts to store that a type is paused
 FULL = Refused("storage-full", "the catalogue could not be written: the disk is full")
 
+Swap = Callable[[str, TimerType | None, TimerType | None], Awaitable[bool]]
+Done = TypeVar("Done")
+
 log = structlog.get_logger()
+
+
+class Overtaken(Exception):
+    """Another node has changed the type since it was read."""
 
 
 class Types:
@@ -46,6 +55,8 @@ class Types:
         self._published = 0
         self.shared = False
         """Others change the catalogue too."""
+        self.swap: Swap | None = None
+        """Of a shared catalogue: stores a type (None: none) by name in place of another, unless that has changed."""
         self.elsewhere: Callable[[str], AbstractAsyncContextManager[object]] = lambda name: nullcontext()
         """Holds off arms of a type at other nodes while it is entered."""
 
@@ -59,25 +70,32 @@ class Types:
         self._publish()
         return True
 
-    async def _catch_up(self) -> None:
-        if self.shared:
-            await self.refresh()
+    async def _changing(self, change: Callable[[], Awaitable[Done | Refused]]) -> Done | Refused:
+        """One change at a time, of what there is by now."""
+        async with self._lock:
+            for _ in range(OVERTAKEN_MAX):
+                if self.shared:
+                    await self.refresh()
+                with suppress(Overtaken):
+                    return await change()
+            return Refused("overloaded", "the type is being changed at other nodes", retry_after_s=1)
 
     async def put(
         self, type: TimerType, keep_secrets: bool, live: Callable[[], Awaitable[int]]
     ) -> tuple[TimerType, bool] | Refused:
         """Put a type. `keep_secrets`: those that stand stay. Its kind can't change while `live` timers of it are left:
         what they carry is of the kind they were armed for."""
-        async with self._lock:
-            await self._catch_up()
-            old = self._all.get(type.name)
-            if old is not None and old.kind != type.kind:
-                return await self._change_kind(old, type, keep_secrets, live)
-            if keep_secrets and old is not None:
-                type = msgspec.structs.replace(type, signing_secrets=old.signing_secrets)
-            if refused := await self._store(type):
-                return refused
-            return type, old is None
+        return await self._changing(partial(self._put, type, keep_secrets, live))
+
+    async def _put(
+        self, type: TimerType, keep_secrets: bool, live: Callable[[], Awaitable[int]]
+    ) -> tuple[TimerType, bool] | Refused:
+        old = self._all.get(type.name)
+        if old is not None and old.kind != type.kind:
+            return await self._change_kind(old, type, keep_secrets, live)
+        if keep_secrets and old is not None:
+            type = msgspec.structs.replace(type, signing_secrets=old.signing_secrets)
+        return await self._store(type, old) or (type, old is None)
 
     async def _change_kind(
         self, old: TimerType, new: TimerType, keep_secrets: bool, live: Callable[[], Awaitable[int]]
@@ -90,46 +108,51 @@ class Types:
             async with self.elsewhere(old.name):
                 if count := await live():
                     return in_use(old, count)
-                return await self._store(new) or (new, False)
+                return await self._store(new, old) or (new, False)
 
     async def set_state(self, name: str, state: str) -> TimerType | Refused:
         """active | paused"""
-        async with self._lock:
-            await self._catch_up()
-            old = self._all.get(name)
-            if old is None:
-                return not_found(name)
-            type = msgspec.structs.replace(old, state=state)
-            return await self._store(type) or type
+        return await self._changing(partial(self._set_state, name, state))
+
+    async def _set_state(self, name: str, state: str) -> TimerType | Refused:
+        old = self._all.get(name)
+        if old is None:
+            return not_found(name)
+        type = msgspec.structs.replace(old, state=state)
+        return await self._store(type, old) or type
 
     async def pause_durably(self, name: str) -> None:
-        """Until it is stored the type looks active and is sent nothing; a full disk must not leave it so."""
-        while isinstance(refused := await self.set_state(name, "paused"), Refused):
-            if refused.name == "type-not-found":
-                return
-            log.warning("type_not_paused_yet", type=name, reason=refused.detail)
+        """Until it is stored the type looks active and is sent nothing; a full disk, or a shared catalogue that is
+        away, must not leave it so."""
+        while True:
+            try:
+                done = await self.set_state(name, "paused")
+            except Exception as error:  # of whatever the catalogue is kept in
+                if not self.shared:
+                    raise
+                reason = f"{type(error).__name__}: {error}"
+            else:
+                if not isinstance(done, Refused) or done.name == "type-not-found":
+                    return
+                reason = done.detail
+            log.warning("type_not_paused_yet", type=name, reason=reason)
             await asyncio.sleep(PAUSE_AGAIN_S)
 
     async def delete(self, name: str, live: Callable[[], Awaitable[int]]) -> Refused | None:
         """Delete a type unless `live` timers of it are left."""
-        async with self._lock:
-            await self._catch_up()
-            type = self._all.get(name)
-            if type is None:
-                return not_found(name)
-            if count := await live():
-                return in_use(type, count)
-            with self.closed(name):
-                async with self.elsewhere(name):
-                    if count := await live():
-                        return in_use(type, count)
-                    try:
-                        await self._catalog.delete_type(name)
-                    except CatalogFull:
-                        return FULL
-                    del self._all[name]
-                    self._publish()
-                    return None
+        return await self._changing(partial(self._delete, name, live))
+
+    async def _delete(self, name: str, live: Callable[[], Awaitable[int]]) -> Refused | None:
+        type = self._all.get(name)
+        if type is None:
+            return not_found(name)
+        if count := await live():
+            return in_use(type, count)
+        with self.closed(name):
+            async with self.elsewhere(name):
+                if count := await live():
+                    return in_use(type, count)
+                return await self._store(None, type)
 
     def refuse(self, timers: Sequence[Timer], seen: Mapping[str, TimerType]) -> Refused | None:
         """Why timers that were checked against `seen`, which was `known`, are not to be armed at this moment."""
@@ -152,12 +175,24 @@ class Types:
             if not self._going[name]:
                 del self._going[name]
 
-    async def _store(self, type: TimerType) -> Refused | None:
+    async def _store(self, type: TimerType | None, old: TimerType | None) -> Refused | None:
+        """In place of `old`; None: none. Raises Overtaken."""
+        either = type or old
+        assert either is not None
         try:
-            await self._catalog.put_type(type)
+            if self.swap is not None:
+                if not await self.swap(either.name, old, type):
+                    raise Overtaken
+            elif type is not None:
+                await self._catalog.put_type(type)
+            else:
+                await self._catalog.delete_type(either.name)
         except CatalogFull:
             return FULL
-        self._all[type.name] = type
+        if type is not None:
+            self._all[either.name] = type
+        else:
+            self._all.pop(either.name, None)
         self._publish()
         return None
 

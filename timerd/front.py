@@ -84,6 +84,7 @@ class Front:
         self._beyond = beyond
         self._learning = asyncio.Lock()
         self._reads = 0  # of the catalogue, begun for types that were not known
+        self._told: dict[str, set[Member]] = {}  # type that is held off -> by whom
         node.catalogue.shared = True
         node.catalogue.elsewhere = self._held_off
         node.keys.patience_s = PATIENCE_MS / 1000
@@ -235,6 +236,9 @@ class Front:
         heard = await self._spread.read(self._all(), lambda mine: CountLive(mine, type))
         if isinstance(heard, Refused):
             raise Away(heard)
+        for one in heard:
+            if type in self._told and one.member not in self._told[type]:
+                raise Away(unavailable(f"node {one.member.name} has just joined"))  # it may take arms of the type
         return sum(one.answer.number for one in heard if isinstance(one.answer, Number))
 
     @asynccontextmanager
@@ -245,8 +249,10 @@ class Front:
             for member, answer in holding.items():
                 if isinstance(answer, Unanswered):
                     raise Away(unavailable(f"node {member.name}: {answer.reason}"))
+            self._told[type] = {self._me, *holding}
             yield
         finally:
+            self._told.pop(type, None)
             await self._spread.everyone(HoldOff(type, self._me.life, 0), but_me=True)
 
     # ---- dead letters

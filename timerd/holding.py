@@ -87,6 +87,7 @@ class Holding:
         if owned.done():
             log.info("shard_taken", shard=shard)
             return True
+        await self._runners.end(group, "it could not be taken")  # it has ended; its log is closed when this returns
         if group.error is not None:
             raise group.error
         return False

@@ -14,7 +14,7 @@ import structlog
 
 from timerd import boot, listening
 from timerd.config import Config, ConfigError, node_name
-from timerd.engine.errors import IncompleteDirectory
+from timerd.engine.errors import IncompleteDirectory, UnreadableCatalog
 from timerd.engine.ring import RingTable, build_table
 from timerd.engine.settings import Settings
 from timerd.front import Front
@@ -62,7 +62,7 @@ class Joined:
         """What the nodes know each other by."""
         self.parts = Parts(node, ensemble.me.life)
         self._peers = HttpPeers(secret)
-        self.front = Front(node, ensemble.me, self.parts, self._peers, ownership, OF_THE_CLUSTER)
+        self.front = Front(node, ensemble.me, self.parts, self._peers, ownership, (*OF_THE_CLUSTER, UnreadableCatalog))
         self.ownership = ownership
         self.ensemble = ensemble
         self._connection = connection
@@ -112,7 +112,8 @@ class Joined:
 async def join(config: Config, settings: Settings, deliver: Deliver, clock: Clock, listener: socket.socket) -> Joined:
     """Connect, and be a member; the first of all makes the streams. Servers that have just started are waited for.
 
-    Raises ConfigError, WrongShards, WrongClock, IncompleteDirectory, CorruptLog; store.OF_THE_CLUSTER.
+    Raises ConfigError, WrongShards, WrongClock, IncompleteDirectory, CorruptLog, UnreadableCatalog;
+    store.OF_THE_CLUSTER.
     """
     prefix = names(config.cluster_prefix)
     if prefix is None:
@@ -191,6 +192,7 @@ class _Coming:
             table = await self._table(catalog, self.ensemble)
             logs = await self._logs(table, new=False)
         node = await boot.join(self._settings, table, catalog, clock, self._deliver, random.random)
+        node.catalogue.swap = catalog.swap_type
         log.info("joined", node=self._me.name, address=self._me.url, shards=len(table.shard_ids))
         ownership = Ownership(self.ensemble, node, logs.log, table.shard_ids, clock, round(config.grace * 1000))
         return Joined(node, ownership, self.ensemble, connection, secret, READY_S + 2 * config.cluster_lease)

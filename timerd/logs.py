@@ -93,10 +93,24 @@ class Logs:
             if (group := self._group_of_place(place)) is not None:
                 by_group.setdefault(group, []).append(index)
         for group, indexes in by_group.items():
-            read = await group.log.read_bodies([places[index] for index in indexes])
+            read = await self._read_bodies(group, [places[index] for index in indexes])
             for index, body in zip(indexes, read, strict=True):
                 found[index] = body
         return found
+
+    async def _read_bodies(self, group: Group, places: Sequence[BodyRef]) -> Sequence[bytes | None]:
+        """Until its shards go: then nobody else is to wait for it."""
+        reading = asyncio.get_running_loop().create_task(group.log.read_bodies(places))
+        ended: asyncio.Future[Any] = group.ended
+        try:
+            await asyncio.wait([reading, ended], return_when=asyncio.FIRST_COMPLETED)
+            if not ended.done():
+                return reading.result()
+        except LogFailed as error:
+            self._failed(group, error)
+        finally:
+            reading.cancel()
+        return [None] * len(places)
 
     def _group_of_place(self, place: BodyRef) -> Group | None:
         for group in self._groups:

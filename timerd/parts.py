@@ -118,14 +118,19 @@ class Parts:
                 if absent := self._absent([self._shard(slot)]):
                     return absent
                 view = await self._node.get(id)
-                return Absent([self._shard(slot)]) if isinstance(view, Refused) else Got(view)
+                if isinstance(view, Refused):
+                    return Absent([self._shard(slot)])
+                return self._absent([self._shard(slot)]) or Got(view)  # else a payload that lies apart may be missing
             case ReadPages():
                 return await self._pages(question)
             case SoonestOf(shards, type, count):
                 return await self._soonest(shards, type, count)
             case FillIn(views, as_they_were):
-                absent = self._absent({view.shard for view in views})
-                return absent or Filled(await self._node.reading.with_bodies(views, as_they_were=as_they_were))
+                theirs = {view.shard for view in views}
+                if absent := self._absent(theirs):
+                    return absent
+                filled = await self._node.reading.with_bodies(views, as_they_were=as_they_were)
+                return self._absent(theirs) or Filled(filled)  # one that has gone meanwhile has given no payload
             case CountAll():
                 tally = await self._node.tally()
                 here = [shard for shard in tally.shards if self.is_here(shard.shard)]

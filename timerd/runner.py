@@ -27,7 +27,7 @@ from timerd.ports import Clock, Frame, Log
 from timerd.wheel import Wheel
 
 # A wall clock that was stepped, or went on while the machine was suspended, is noticed within this, so that what is due
-# right after it is still in time (promise 3 has 250 ms). The cost is a look at the wheel.
+# right after it is still in time (promise 3 has 250 ms). The cost is a look at the wheel, once for all runners.
 SLEEP_MS_MAX: Final = 200
 WAITING_MAX: Final = 20_000  # operations of one shard that wait for another, which gives up a slot to it
 
@@ -36,6 +36,8 @@ class Runner:
     """Turns of the shards of one log."""
 
     def __init__(self, shards: Iterable[Shard], log: Log, clock: Clock) -> None:
+        self.looked_after = False
+        """Somebody calls `look` every `SLEEP_MS_MAX`; else it looks itself."""
         self.shards = {shard.id: shard for shard in shards}
         self.turns = 0
         self.appended_bytes = 0
@@ -120,6 +122,11 @@ class Runner:
     def ring(self) -> None:
         """Let `on_effects` be called soon."""
         self._bell.set()
+
+    def look(self, now: Now) -> None:
+        """Wake up if there is something to do: a clock may have been stepped, or the log have news."""
+        if self._wheel.delay_ms(now) == 0 or self._log.unsettled() or self._log.fenced:
+            self._bell.set()
 
     async def run(self) -> None:
         """Take turns until cancelled. Raises LogFailed."""
@@ -233,8 +240,12 @@ class Runner:
             await asyncio.sleep(0)  # let the loop serve others between two turns
         else:
             wakes_in_ms = self._wakes_in_ms()
-            delay = SLEEP_MS_MAX if wakes_in_ms is None else min(SLEEP_MS_MAX, wakes_in_ms)
-            if delay > 0:
+            delay = wakes_in_ms
+            if not self.looked_after:
+                delay = SLEEP_MS_MAX if wakes_in_ms is None else min(SLEEP_MS_MAX, wakes_in_ms)
+            if delay is None:
+                await self._bell.wait()
+            elif delay > 0:
                 if not self._bell.is_set():
                     self.on_quiet(wakes_in_ms)
                 loop = asyncio.get_running_loop()

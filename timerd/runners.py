@@ -5,8 +5,9 @@ the process. In a cluster each shard has a log of its own, so that one whose app
 whose end is the end of that shard here and of nothing else. What is asked of a shard that is not here is answered
 `Gone`, at once.
 
-With several runners the dispatcher's alarm is here: one that is in the middle of an append can't be it. Shards whose
-append takes long are pointed out: at first they are not to be asked, then not to be waited for (engine/absent.py).
+With several runners the dispatcher's alarm is here: one that is in the middle of an append can't be it. So is the look
+at the clock, one for all of them, which wakes those that have something to do, and points out the shards whose append
+takes long: at first they are not to be asked, then not to be waited for (engine/absent.py).
 
 It knows shards, logs and who waits for them; it does not know why a shard is held, or by whom else.
 """
@@ -28,12 +29,12 @@ from timerd.engine.shard import Shard
 from timerd.group import Group
 from timerd.logs import Logs
 from timerd.ports import Clock, Log, LogUsage
-from timerd.runner import gone
+from timerd.runner import SLEEP_MS_MAX, gone
 from timerd.upkeep import Upkeep
 
 SLOW_MS: Final = 200  # an append that takes longer is one to wait for no more Takes
 STILL_MS: Final = 1_000  # and longer than this, for nothing
-LOOK_MS: Final = 100
+LOOK_MS: Final = 100  # while an append is under way
 CLOSE_S: Final = 5.0
 
 log = structlog.get_logger()
@@ -64,7 +65,8 @@ class Runners:
         self._sole: Group | None = None
         self.logs = Logs(self._of, self._groups, self._failed, self._fenced)
         """What is asked of the logs themselves."""
-        self._alarm: asyncio.Handle | None = None
+        self._alarm: asyncio.Handle | None = None  # for what the dispatcher wants
+        self._watch: asyncio.Handle | None = None  # for the next look
         self._rung = False
         self._closed = False
         self._closing: set[asyncio.Task[None]] = set()
@@ -86,6 +88,7 @@ class Runners:
             self._sole = self.logs.sole = group
         else:
             runner.on_effects = partial(self._heard, group)
+            runner.looked_after = True
             self._share()
         return group
 
@@ -96,13 +99,13 @@ class Runners:
             self._of[id], self.shards[id] = group, shard
         if group is self._sole:
             group.runner.on_effects = self.on_effects
-        elif self._alarm is None:
-            self._set_alarm(LOOK_MS)
 
     def run(self, group: Group) -> None:
         """Begin to take turns."""
         task = group.task = asyncio.get_running_loop().create_task(group.runner.run())
         task.add_done_callback(partial(self._run_ended, group))
+        if group is not self._sole and self._watch is None:
+            self._watch = asyncio.get_running_loop().call_later(LOOK_MS / 1000, self._look)
 
     def let_go(self, shard: int) -> Group:
         """The shard is asked for nothing more, from now on; what it has been asked before is done."""
@@ -138,8 +141,9 @@ class Runners:
     async def close(self) -> None:
         """Take no more turns, and let go of all logs."""
         self._closed = True
-        if self._alarm is not None:
-            self._alarm.cancel()
+        for handle in (self._alarm, self._watch):
+            if handle is not None:
+                handle.cancel()
         if self._sole is not None:
             if self._sole.task is not None:
                 self._sole.task.cancel()
@@ -339,7 +343,7 @@ class Runners:
         for group in self._groups:
             group.runner.share(max(1, len(self._groups)))
 
-    # ---- the dispatcher's alarm, with several runners
+    # ---- the dispatcher's alarm and the look at the clock, with several runners
 
     def _heard(self, group: Group, now: Now, effects: list[Effect]) -> None:
         if not group.held:
@@ -352,36 +356,49 @@ class Runners:
 
     def _tell(self, now: Now, effects: list[Effect]) -> None:
         wants_ms = self.on_effects(now, effects)
-        self._set_alarm(LOOK_MS if wants_ms is None else min(LOOK_MS, max(1, wants_ms)))
-
-    def _set_alarm(self, delay_ms: int) -> None:
         if self._alarm is not None:
             self._alarm.cancel()
-        if not self._closed:
-            self._alarm = asyncio.get_running_loop().call_later(delay_ms / 1000, self._call)
+            self._alarm = None
+        if wants_ms is not None and wants_ms < SLEEP_MS_MAX and not self._closed:  # else the next look is soon enough
+            self._alarm = asyncio.get_running_loop().call_later(max(1, wants_ms) / 1000, self._call)
 
     def _call(self) -> None:
         self._rung = False
+        if not self._closed:
+            try:
+                self._tell(self._clock.now(), [])
+            except Exception as error:
+                self.on_failed(error)
+
+    def _look(self) -> None:
+        """See who has something to do, and whose append takes long. What turns want does not put it off."""
         if self._closed:
             return
         try:
             now = self._clock.now()
-            self._look(now)
+            appending = [group for group in self._groups if group.runner.appending_since is not None]
+            for group in self._groups:
+                group.runner.look(now)
+                if group.upkeep.has_news():
+                    group.runner.ring()
+            for group in appending:
+                if group.held:  # one that waits to be owned may take seconds
+                    self._point_out(group, now)
             self._tell(now, [])
         except Exception as error:
             self.on_failed(error)
+            return
+        delay_ms = LOOK_MS if appending else SLEEP_MS_MAX
+        self._watch = asyncio.get_running_loop().call_later(delay_ms / 1000, self._look)
 
-    def _look(self, now: Now) -> None:
-        """See whose append takes long."""
-        for group in self._groups:
-            if not group.held or (since := group.runner.appending_since) is None:
-                continue  # one that waits to be owned may take seconds
-            took_ms = now.boot_ms - since
-            if took_ms > SLOW_MS and not group.slow:
-                group.slow = True
-                for shard in group.runner.shards:
-                    self.on_slow(shard)
-            if took_ms > STILL_MS and not group.still:
-                group.still = True
-                for shard in group.runner.shards:
-                    self.on_still(shard)
+    def _point_out(self, group: Group, now: Now) -> None:
+        assert group.runner.appending_since is not None
+        took_ms = now.boot_ms - group.runner.appending_since
+        if took_ms > SLOW_MS and not group.slow:
+            group.slow = True
+            for shard in group.runner.shards:
+                self.on_slow(shard)
+        if took_ms > STILL_MS and not group.still:
+            group.still = True
+            for shard in group.runner.shards:
+                self.on_still(shard)

@@ -115,6 +115,14 @@ class Upkeep:
         """Tell a new shard how the log stands."""
         self._runner.send(shard, SetReserve(self._low))
 
+    def has_news(self) -> bool:
+        """Whether a turn is wanted although nothing is asked: the log has more or less room, or work has ended."""
+        if self._ending:
+            return False
+        unseen = self._unseen_bytes >= LOOK_BYTES and (self._task is None or self._task.done())
+        untold = self._untold_bytes >= LOOK_BYTES and (self._telling is None or self._telling.done())
+        return self._log.low() != self._low or unseen or untold
+
     def after_turn(self, appended: int) -> None:
         """Look at the log, and ask for what it needs."""
         low = self._log.low()

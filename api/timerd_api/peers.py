@@ -56,7 +56,7 @@ class PeerDoor:
             try:
                 await self._admission.enter(len(body))
                 data = await self._hears.hear(body)
-            except msgspec.MsgspecError as error:
+            except (msgspec.MsgspecError, RecursionError) as error:  # also of one that is too deep
                 raise Problem(MALFORMED, str(error)) from None
             finally:
                 self._intake.release(body)

@@ -9,6 +9,7 @@ own.
 import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
@@ -18,14 +19,15 @@ from timerd.engine.errors import CorruptLog, LogFailed
 from timerd.engine.timer import BodyRef
 from timerd.ports import Body, BodySegment
 from timerd_cluster import extents
-from timerd_cluster.connection import ApiError, Connection, NoAnswer
+from timerd_cluster.connection import ApiError, Connection, NoAnswer, Nobody, Stored
 from timerd_cluster.extents import Extent, segment_number
 from timerd_cluster.message import HEAD_BYTES_MAX
 from timerd_cluster.names import Names
-from timerd_cluster.shard_stream import LASTING, PAUSE_MAX_S, PAUSE_S
+from timerd_cluster.shard_stream import LASTING, NO_STREAM, PAUSE_MAX_S, PAUSE_S
 
 EXTENT_BYTES: Final = 256 << 10  # larger ones are stored faster, and a single body of them read slower
 EXTENTS_AT_ONCE: Final = 8
+NEAR_S: Final = 0.5  # for a replica's answer, before the leader is asked
 
 log = structlog.get_logger()
 
@@ -197,20 +199,20 @@ class BodyStream:
         await self._surely(lambda: self._connection.publish(subject, data, headers))
 
     async def _extent(self, segment: int, extent: Extent) -> bytes | None:
-        """The bytes of one extent; None if they are not there, or are not what was written."""
+        """The bytes of one extent; None if they are not there, or are not what was written. Raises LogFailed."""
         what = {"last_by_subj": self._names.body_subject(self._shard, segment, extent.end)}
         pause = PAUSE_S
         while True:
             try:
-                for get in (self._connection.near_message, self._connection.message):
-                    stored = await get(self._stream, what)
-                    if stored is not None and extents.is_whole(
-                        stored.headers.get(extents.BODY), extent.start, stored.data
-                    ):
-                        return stored.data
-                return None
+                stored = None
+                with suppress(NoAnswer):  # of a replica that stands still; the servers may go on choosing that one
+                    stored = await self._connection.near_message(self._stream, what, NEAR_S)
+                if (data := _whole(stored, extent)) is not None:
+                    return data
+                return _whole(await self._connection.message(self._stream, what), extent)
             except (NoAnswer, ApiError) as error:
                 log.warning("bodies_unread", stream=self._stream, reason=str(error))
+                await self._refuse_if_gone(error)
                 await asyncio.sleep(pause)
                 pause = min(PAUSE_MAX_S, 2 * pause)
 
@@ -223,12 +225,32 @@ class BodyStream:
                 return
             except NoAnswer as error:
                 log.warning("bodies_unknown", stream=self._stream, reason=str(error))
+                await self._refuse_if_gone(error)
             except ApiError as error:
                 if error.code in LASTING:
                     raise LogFailed(f"stream {self._stream}: {error}") from error
                 log.warning("bodies_refused", stream=self._stream, reason=error.text)
             await asyncio.sleep(pause)
             pause = min(PAUSE_MAX_S, 2 * pause)
+
+    async def _refuse_if_gone(self, error: NoAnswer | ApiError) -> None:
+        """Nobody listens where a stream has no leader just now, or where there is none any more. Raises LogFailed."""
+        if isinstance(error, Nobody):
+            try:
+                await self._connection.api(f"STREAM.INFO.{self._stream}")
+            except NoAnswer:
+                return
+            except ApiError as said:
+                error = said
+        if isinstance(error, ApiError) and error.code == NO_STREAM:
+            raise LogFailed(f"stream {self._stream} is gone") from error
+
+
+def _whole(stored: Stored | None, extent: Extent) -> bytes | None:
+    """The extent's bytes; None if that is not them."""
+    if stored is None or not extents.is_whole(stored.headers.get(extents.BODY), extent.start, stored.data):
+        return None
+    return stored.data
 
 
 async def _few_at_once(jobs: Sequence[Awaitable[None]]) -> None:

@@ -53,6 +53,13 @@ class Bucket:
                 return None
             raise
 
+    async def forget(self, key: str, revision: int) -> None:
+        """Leave nothing of a key, not even that it was deleted, unless it has been put since that revision.
+
+        Raises NoAnswer, ApiError.
+        """
+        await self._connection.api(f"STREAM.PURGE.{self.stream}", {"filter": self.prefix + key, "seq": revision + 1})
+
     async def last_sequence(self) -> int:
         """Of the bucket's last change, whichever key had it. Raises NoAnswer, ApiError."""
         return int((await self._connection.api(f"STREAM.INFO.{self.stream}"))["state"]["last_seq"])

@@ -21,11 +21,12 @@ from nats.aio.msg import Msg
 CONNECT_S: Final = 5  # for the first connection, and for each server tried later
 FIRST_TRIES: Final = 2  # at each server, a second apart: whoever starts us will start us again
 RECONNECT_S: Final = 0.25  # between two tries at one server
-PING_S: Final = 5  # a peer that is gone without a word is noticed within three of these
+RECONNECT_CONNECT_S: Final = 2  # of a try: one that stands still takes connections, and never says a word
+PING_S: Final = 2  # a server that is gone without a word is noticed within three of these
 ANSWER_S: Final = 2.0  # then it is looked into, which costs little; a leader that was killed never answers
 BATCH_MESSAGES: Final = 256  # asked for at once
 BATCH_BYTES: Final = 4 << 20
-LAST_MAX: Final = 1_000
+LAST_MAX: Final = 1_024  # more subjects than this no server gives the last messages of
 STATUS: Final = "Status"
 
 log = structlog.get_logger()
@@ -124,9 +125,9 @@ class Connection:
         headers = _headers(base64.b64decode(found.get("hdrs", "")))
         return Stored(found["seq"], headers, base64.b64decode(found.get("data", "")))
 
-    async def near_message(self, stream: str, what: Mapping[str, Any]) -> Stored | None:
+    async def near_message(self, stream: str, what: Mapping[str, Any], answer_s: float | None = None) -> Stored | None:
         """The same from any replica, sooner and without base64; None may only mean that it is behind."""
-        reply = await self._request(f"$JS.API.DIRECT.GET.{stream}", _json(what))
+        reply = await self._request(f"$JS.API.DIRECT.GET.{stream}", _json(what), answer_s=answer_s)
         headers = reply.headers or {}
         if STATUS in headers:
             return None
@@ -140,7 +141,8 @@ class Connection:
         return self._several(stream, {"seq": sequence, "batch": BATCH_MESSAGES, "max_bytes": BATCH_BYTES})
 
     def last_messages(self, stream: str, subjects: str) -> AsyncGenerator[Stored, None]:
-        """The last message of each subject that fits, by what a replica knows; at most a thousand. Raises NoAnswer."""
+        """The last message of each subject that fits, by what a replica knows. Raises NoAnswer, also
+        when there are more than `LAST_MAX`."""
         return self._several(stream, {"multi_last": [subjects], "batch": LAST_MAX})
 
     async def _several(self, stream: str, wanted: Mapping[str, Any]) -> AsyncGenerator[Stored, None]:
@@ -155,6 +157,8 @@ class Connection:
                 if STATUS in headers:
                     if headers[STATUS] == "503":
                         raise NoAnswer(f"nobody answers for stream {stream}")
+                    if headers[STATUS] == "413":
+                        raise NoAnswer(f"stream {stream} has too many subjects")
                     return
                 yield Stored(int(headers["Nats-Sequence"]), headers, reply.data, headers.get("Nats-Subject", ""))
         except (nats.errors.Error, TimeoutError) as error:
@@ -252,6 +256,7 @@ class Connection:
         client.options["allow_reconnect"] = True
         client.options["max_reconnect_attempts"] = -1
         client.options["reconnect_time_wait"] = RECONNECT_S
+        client.options["connect_timeout"] = RECONNECT_CONNECT_S
         return client
 
     async def _dial_again(self) -> None:

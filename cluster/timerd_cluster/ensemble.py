@@ -24,7 +24,7 @@ from timerd.ports import Clock, Member, Word
 from timerd_cluster import kv_catalog
 from timerd_cluster.bucket import OPERATION, Bucket, Entry
 from timerd_cluster.connection import ApiError, Connection, NoAnswer
-from timerd_cluster.kv_catalog import key_of
+from timerd_cluster.kv_catalog import key_of, name_of
 from timerd_cluster.names import Names
 from timerd_cluster.roster import BEAT_MS, DEAD_MS, Roster
 from timerd_cluster.servers import Servers
@@ -36,6 +36,8 @@ STORED_BEATS: Final = 2.5
 LOOK_S: Final = 0.1
 AGAIN_S: Final = 0.1  # after a nudge: what it told of may not have been stored when we looked
 LEAVE_S: Final = 2.0
+FORGET_MS: Final = 60_000  # without news of a name, before its key goes: some have a new name at each start
+FORGET_MAX: Final = 32  # at one look
 
 _member_decoder = msgspec.json.Decoder(Member)
 _plan_decoder = msgspec.json.Decoder(Plan)
@@ -184,9 +186,9 @@ class KvEnsemble:
             if now.data is None:
                 return now
             if now.revision != entry.revision:
-                other = _member_decoder.decode(now.data)
+                other = _member(now.data)
                 raise ClusterRefused(
-                    f"another process, at {other.url}, is node {self.me.name} of this cluster; "
+                    f"another process{f', at {other.url},' if other else ''} is node {self.me.name} of this cluster; "
                     "give each its own name with --node"
                 )
         return entry
@@ -197,18 +199,23 @@ class KvEnsemble:
         revision = await self._bucket.put(self._key, data, self._revision, self._beat_s)
         if revision is None:
             entry = await self._bucket.read(self._key)
-            if entry.data is None or self._is_ours(entry):  # an answer was lost, or somebody tidied up
-                self._revision = entry.revision
+            other = None if entry.data is None else _member(entry.data)
+            if other is None or other.life == self.me.life:  # an answer was lost, or somebody tidied up, or scribbled
                 revision = await self._bucket.put(self._key, data, entry.revision, self._beat_s)
             else:
                 self.displaced = True
-                log.error("node_displaced", node=self.me.name, by=_member_decoder.decode(entry.data).url)
+                log.error("node_displaced", node=self.me.name, by=other.url)
                 self.on_change()
         if revision is not None:
+            if revision < self._revision:
+                log.warning("members_anew", reason=f"the bucket {self._bucket.stream} is another one")
+                self._roster.begin_anew()
+                self._plan_revision = 0
             self._revision, self._stored_ms = revision, self._now_ms()
 
     def _is_ours(self, entry: Entry) -> bool:
-        return entry.data is not None and _member_decoder.decode(entry.data).life == self.me.life
+        member = None if entry.data is None else _member(entry.data)
+        return member is not None and member.life == self.me.life
 
     # ---- what there is to hear
 
@@ -256,21 +263,29 @@ class KvEnsemble:
             elif "." not in key:
                 self._hear(now_ms, key, data, stored.sequence)
         self._tell()
+        self._roster.forget(FORGET_MS)
+        if self._there[:1] == [self.me]:
+            for name, revision in self._roster.old(FORGET_MS)[:FORGET_MAX]:
+                await self._bucket.forget(key_of(name), revision)
 
     def _hear(self, now_ms: int, key: str, data: bytes | None, revision: int) -> None:
-        try:
-            member = None if data is None else _member_decoder.decode(data)
-        except msgspec.MsgspecError as error:  # somebody else's, or a later build's
-            log.warning("member_not_read", key=key, reason=str(error))
+        name = name_of(key)
+        member = None if data is None else _member(data)
+        if data is not None and (member is None or member.name != name):  # somebody else's, or a later build's
+            log.warning("member_not_read", key=key)
             return
-        self._roster.heard(now_ms, key if member is None else member.name, member, revision)
+        self._roster.heard(now_ms, name, member, revision)
 
     def _learn(self, entry: Entry) -> None:
-        """What the plan's key has; a plan that was deleted is one that was never put."""
+        """What the plan's key has; a plan that was deleted, or can't be read, is one that was never put."""
         if entry.revision <= self._plan_revision:
             return
         self._plan_revision = entry.revision
-        self._plan = None if entry.data is None else _plan_decoder.decode(entry.data)
+        try:
+            self._plan = None if entry.data is None else _plan_decoder.decode(entry.data)
+        except msgspec.MsgspecError as error:
+            log.error("plan_damaged", reason=str(error))
+            self._plan = None
         if self._plan is not None:
             log.info("plan", version=self._plan.version)
         self.on_change()
@@ -280,10 +295,8 @@ class KvEnsemble:
         if subject.startswith(self._catalogue.prefix):
             self.on_catalogue_change()
             return
-        with contextlib.suppress(msgspec.MsgspecError):
-            if data and _member_decoder.decode(data) in self._there:
-                return  # a beat like those before
-        self._nudge.set()
+        if not data or _member(data) not in self._there:  # else it is a beat like those before
+            self._nudge.set()
 
     def _hear_said(self, subject: str, data: bytes) -> None:
         try:
@@ -301,3 +314,11 @@ class KvEnsemble:
 
     def _now_ms(self) -> int:
         return self._clock.now().boot_ms
+
+
+def _member(data: bytes) -> Member | None:
+    """None: that is no member's."""
+    try:
+        return _member_decoder.decode(data)
+    except msgspec.MsgspecError:
+        return None

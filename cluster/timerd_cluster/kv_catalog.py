@@ -10,12 +10,12 @@ import hashlib
 import hmac
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 import structlog
 
-from timerd.engine.errors import CatalogFull, ClusterRefused
+from timerd.engine.errors import CatalogFull, ClusterRefused, UnreadableCatalog
 from timerd.engine.ring import RingTable
 from timerd.engine.timer import TimerType
 from timerd.ports import ApiKey, Utilisation
@@ -34,11 +34,13 @@ _type_decoder = msgspec.json.Decoder(TimerType)
 _key_decoder = msgspec.json.Decoder(ApiKey)
 _ring_decoder = msgspec.json.Decoder(RingTable)
 
+Value = TypeVar("Value")
+
 log = structlog.get_logger()
 
 
 class KvCatalog:
-    """Implements `timerd.ports.Catalog`. Made by `open`."""
+    """Implements `timerd.ports.Catalog`. Made by `open`. What reads raises UnreadableCatalog for a value of no form."""
 
     def __init__(self, connection: Connection, names: Names) -> None:
         self._connection = connection
@@ -57,7 +59,7 @@ class KvCatalog:
 
     async def types(self) -> list[TimerType]:
         """All types, by name."""
-        found = [_type_decoder.decode(data) for data in (await self._read("type")).values()]
+        found = [_decoded(_type_decoder, *value) for value in (await self._read("type")).items()]
         return sorted(found, key=lambda type: type.name)
 
     async def put_type(self, type: TimerType) -> None:
@@ -68,9 +70,37 @@ class KvCatalog:
         """Delete a type, if there is one of that name."""
         await self._write(f"type.{key_of(name)}", None)
 
+    async def swap_type(self, name: str, before: TimerType | None, after: TimerType | None) -> bool:
+        """Put a type in place of another (None: none); False: that is not there any more. Raises as `put_type` does."""
+        key = f"type.{key_of(name)}"
+        old, new = (None if type is None else msgspec.json.encode(type) for type in (before, after))
+        sent = False
+        pause = PAUSE_S
+        while True:
+            try:
+                entry = await self._bucket.read(key)
+                there = None if entry.data is None else _decoded(_type_decoder, key, entry.data)
+                now = None if there is None else msgspec.json.encode(there)
+                if sent and now == new:
+                    return True  # an answer was lost
+                if now != old:
+                    return False
+                sent = True
+                if await self._bucket.put(key, new, entry.revision) is not None:
+                    return True
+                continue
+            except NoAnswer as error:
+                log.warning("catalogue_unknown", reason=str(error))
+            except ApiError as error:
+                if error.code in NO_ROOM:
+                    raise CatalogFull(error.text) from error
+                log.warning("catalogue_unknown", reason=str(error))
+            await asyncio.sleep(pause)
+            pause = min(PAUSE_MAX_S, 2 * pause)
+
     async def keys(self) -> list[ApiKey]:
         """All API keys, by id."""
-        found = [_key_decoder.decode(data) for data in (await self._read("key")).values()]
+        found = [_decoded(_key_decoder, *value) for value in (await self._read("key")).items()]
         return sorted(found, key=lambda key: key.id)
 
     async def put_key(self, key: ApiKey) -> None:
@@ -83,8 +113,8 @@ class KvCatalog:
 
     async def ring(self) -> RingTable | None:
         """The ring table, or None before the first was put."""
-        for data in (await self._read("ring")).values():
-            return _ring_decoder.decode(data)
+        for value in (await self._read("ring")).items():
+            return _decoded(_ring_decoder, *value)
         return None
 
     async def begin_ring(self, table: RingTable) -> RingTable:
@@ -92,7 +122,7 @@ class KvCatalog:
         while True:
             entry = await self._bucket.read("ring.table")
             if entry.data is not None:
-                return _ring_decoder.decode(entry.data)
+                return _decoded(_ring_decoder, "ring.table", entry.data)
             if await self._bucket.put("ring.table", msgspec.json.encode(table), entry.revision) is not None:
                 return table
 
@@ -185,6 +215,18 @@ def digest_of(secret: str) -> str:
     return hmac.digest(secret.encode(), DIGESTED, hashlib.sha256).hex()
 
 
+def _decoded(decoder: msgspec.json.Decoder[Value], subject: str, data: bytes) -> Value:
+    try:
+        return decoder.decode(data)
+    except msgspec.MsgspecError as error:
+        raise UnreadableCatalog(f"{subject}: {error}") from None
+
+
 def key_of(name: str) -> str:
     """A name as a bucket takes it for a key: what is neither letter, digit, `_` nor `-` is written as =XX."""
     return re.sub(rb"[^A-Za-z0-9_-]", lambda match: b"=%02X" % ord(match[0]), name.encode()).decode()
+
+
+def name_of(key: str) -> str:
+    """The name that has this key."""
+    return re.sub(rb"=([0-9A-F]{2})", lambda match: bytes([int(match[1], 16)]), key.encode()).decode(errors="replace")

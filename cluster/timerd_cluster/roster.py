@@ -25,6 +25,8 @@ class News:
         self.revision = revision
         self.at_ms = at_ms
         """When it was heard, moved on by silences."""
+        self.shown_ms = at_ms
+        """When it was to be read last, news or not."""
         self.fresh = False
         """More than once: it was alive while this roster was."""
 
@@ -52,7 +54,9 @@ class Roster:
         known = self._known.get(name)
         if known is None:
             self._known[name] = News(member, revision, now_ms)
-        elif revision > known.revision:
+            return
+        known.shown_ms = now_ms
+        if revision > known.revision:
             known.member, known.revision, known.at_ms, known.fresh = member, revision, now_ms, True
 
     def there(self) -> list[Member]:
@@ -67,6 +71,25 @@ class Roster:
         """When a name was heard last."""
         news = self._known.get(name)
         return None if news is None or news.member is None else news.at_ms
+
+    def old(self, than_ms: int) -> list[tuple[str, int]]:
+        """Names, with their revisions, of which there were no news for so long, and which are still to be read."""
+        return [
+            (name, news.revision)
+            for name, news in self._known.items()
+            if news.shown_ms == self._listened_ms and self._listened_ms - news.at_ms >= than_ms
+        ]
+
+    def forget(self, than_ms: int) -> None:
+        """Know nothing more of names that were not to be read for so long: by then no replica shows them either."""
+        for name, news in list(self._known.items()):
+            if self._listened_ms - news.shown_ms >= than_ms:
+                del self._known[name]
+
+    def begin_anew(self) -> None:
+        """Revisions count from the beginning again."""
+        for news in self._known.values():
+            news.revision = 0
 
     def is_settled(self, me: str) -> bool:
         """Whether whoever died before it began is no longer taken for alive: none is left that was heard but once."""

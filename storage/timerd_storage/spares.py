@@ -20,6 +20,7 @@ from timerd_storage.worker import Worker
 
 PIECE_BYTES_MAX: Final = 1 << 20  # written and synced in a few milliseconds
 _ZEROS: Final = bytes(PIECE_BYTES_MAX)
+AT_ONCE: Final = 16  # that are deleted in one job: each is an unlink and a sync of the directory
 _BLOCK: Final = 4096  # a file takes whole blocks, whatever its size
 
 
@@ -83,11 +84,17 @@ class Spares:
         async with self._turn:
             await self._add_piece()
 
-    async def drop_last(self) -> None:
-        """Give the last spare's space back. Raises OSError."""
+    async def drop_last(self, room: int) -> None:
+        """Give back the last spares that have at most so much room together, a few at a time. Raises OSError."""
         async with self._turn:
-            if self._spares:
-                await self._drop_last()
+            count = 0
+            for spare in reversed(self._spares[-AT_ONCE:]):
+                room -= max(0, spare.size - HEADER_BYTES)
+                if room < 0:
+                    break
+                count += 1
+            if count:
+                await self._drop(count)
 
     async def take(self, need: int, usual: int) -> Spare:
         """The next segment's file, with room for a frame of `need` bytes, and of `usual` bytes unless the disk is full.
@@ -108,7 +115,7 @@ class Spares:
                         break  # a short segment does
                     if len(self._spares) < 2:
                         raise
-                    await self._drop_last()
+                    await self._drop(1)
             return self._spares.pop(0)
 
     async def _add_piece(self) -> None:
@@ -136,11 +143,14 @@ class Spares:
         spare.filled = end
         spare.size = max(spare.size, end)
 
-    async def _drop_last(self) -> None:
-        spare = self._spares[-1]
-        await self._worker.run(_drop, self._disk, spare)
-        self._spares.pop()
-        self.number -= 1
+    async def _drop(self, count: int) -> None:
+        gone: list[Spare] = []
+        try:
+            await self._worker.run(_drop, self._disk, self._spares[: -count - 1 : -1], gone)
+        finally:
+            for spare in gone:
+                self._spares.remove(spare)
+                self.number -= 1
 
     def close(self) -> None:
         """Close the files. For a worker job, with no other one under way."""
@@ -180,7 +190,10 @@ def _fill(disk: Disk, file: int, start: int, end: int) -> None:
         raise
 
 
-def _drop(disk: Disk, spare: Spare) -> None:
-    disk.unlink(spare.path)
-    disk.sync_directory(spare.path.parent)
-    disk.close(spare.file)
+def _drop(disk: Disk, spares: list[Spare], gone: list[Spare]) -> None:
+    """From the last one on, and each for good before the next: there must be no hole."""
+    for spare in spares:
+        disk.unlink(spare.path)
+        disk.sync_directory(spare.path.parent)
+        disk.close(spare.file)
+        gone.append(spare)

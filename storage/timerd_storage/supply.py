@@ -195,7 +195,7 @@ class Supply:
             if not await self._add_room(frame_bytes, body_bytes):
                 return
             while not self._stopped and self._to_drop():
-                await self._spares.drop_last()
+                await self._spares.drop_last(self._in_hand() - self._room.frames_too_many())
                 self._serve()
                 if self._line:
                     await self._add_room(0, 0)

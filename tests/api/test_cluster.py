@@ -11,7 +11,7 @@ from tests.api.fake_service import FakeService
 from timerd.engine.message import ArmDone, ArmResult, CancelResult, Refused
 from timerd.engine.timer import TimerType
 from timerd.ports import Member, NoReply
-from timerd.questions import Done, encode_answer
+from timerd.questions import Done, encode_answer, read_asked
 from timerd.report import NodeReport, NodeTally, RingReport
 from timerd_api.app import create_app
 from timerd_api.peers import HEADER, PATH, PeerDoor
@@ -56,6 +56,8 @@ class Hears:
         await self.gate.wait()
         if data == b"nonsense":
             raise msgspec.DecodeError("nonsense")
+        if data.startswith(b"\x94"):
+            read_asked(data)
         return encode_answer(1, Done())
 
 
@@ -214,6 +216,14 @@ async def test_the_door_opens_to_the_secret_alone(app: Any, hears: Hears) -> Non
     assert SECRET not in repr(PeerDoor(hears, SECRET, 1))
     with pytest.raises(ValueError, match="empty"):
         PeerDoor(hears, "", 1)
+
+
+@pytest.mark.parametrize("deep", [b"\x91", b"\x81\xa1a"])
+async def test_a_question_that_is_too_deep_is_malformed(deep: bytes) -> None:
+    app = create_app(FakeService(), ApiSettings(api_key="owner"), None, None, PeerDoor(Hears(), SECRET, 1 << 20))
+    question = b"\x94\x01\xa1x\x00" + deep * 100_000 + b"\x90"
+    answer = await call(app, "POST", ASK, question, [(HEADER, SECRET.encode())])
+    assert (answer.status, answer.problem) == (400, "malformed")
 
 
 async def test_the_door_is_bounded(app: Any, hears: Hears, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import pytest
 from tests.cluster.nats_server import SHIPPED, NatsServer, free_ports, needed
 from tests.support.process import Process
 
-ONE = ("--cluster-replicas", "1", "--cluster-lease", "0.3")
+ONE = ("--cluster-replicas", "1", "--cluster-lease", "0.3", "--shards", "4")
 LARGE = {"text": "x" * 5_000}
 
 

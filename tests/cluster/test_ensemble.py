@@ -16,8 +16,9 @@ from timerd.clock import SystemClock
 from timerd.engine.errors import ClusterRefused
 from timerd.engine.plan import Plan, Seat, next_plan
 from timerd.ports import Member
+from timerd_cluster import ensemble as ensembles
 from timerd_cluster.bucket import Bucket
-from timerd_cluster.connection import NoAnswer
+from timerd_cluster.connection import LAST_MAX, NoAnswer
 from timerd_cluster.ensemble import BUCKET, PLAN, KvEnsemble
 from timerd_cluster.kv_catalog import KvCatalog
 from timerd_cluster.roster import DEAD_MS, Roster
@@ -334,3 +335,72 @@ async def test_what_is_said_of_a_shard_is_heard_by_all_and_what_nobody_says_by_n
     await until(lambda: bool(heard))
     assert heard == [("warm", 17, B.seat)]
     await one.leave()
+
+
+async def test_one_that_leaves_is_gone_at_once_whatever_its_name(opener: Opener) -> None:
+    first = await join(opener, A)
+    second = await join(opener, B._replace(name="b.example=x"))
+    await until(lambda: first.members() == [A, second.me])
+    began = now_ms()
+    await second.leave()
+    await until(lambda: first.members() == [A])
+    assert now_ms() - began < SHORT_MS, "nobody waits for who has said so"
+    await first.leave()
+
+
+async def test_what_can_not_be_read_is_put_again(opener: Opener) -> None:
+    one = await join(opener, A)
+    assert await one.publish(next_plan(None, [A.seat], 8))
+    connection = await opener.connect()
+    for key in ("a", "b", "c", PLAN):
+        data = msgspec.json.encode(B) if key == "c" else b"?"
+        await connection.publish(opener.names.bucket_subject(BUCKET, key), data, {})
+    await until(lambda: one.plan() is None)
+    two = await join(opener, B)  # it finds them all, one with its own name
+    assert await one.publish(next_plan(None, [A.seat, B.seat], 8))
+    await until(lambda: two.plan() == one.plan())
+    await until(lambda: one.members() == two.members() == [A, B])
+    for each in (one, two):
+        await each.leave()
+
+
+async def test_names_that_are_used_no_more_leave_nothing(opener: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ensembles, "FORGET_MS", SHORT_MS)
+    one, two = await join(opener, A), await join(opener, B)
+    bucket = Bucket(await opener.connect(), opener.names, BUCKET)
+    for number in range(50):
+        assert await bucket.put(f"gone-{number}", None if number % 2 else b"?", 0) is not None
+        assert await bucket.put(f"dead-{number}", msgspec.json.encode(Member(f"dead-{number}", "", "9")), 0) is not None
+    async with asyncio.timeout(10):
+        while (await bucket.read("dead-49")).revision or (await bucket.read("gone-49")).revision:
+            await asyncio.sleep(0.02)
+    assert (await bucket.read("a")).data is not None
+    await until(lambda: one.members() == two.members() == [A, B])
+    for each in (one, two):
+        await each.leave()
+
+
+async def test_more_names_than_can_be_read_are_no_news_of_anybodys_death(opener: Opener) -> None:
+    one = await join(opener, A)
+    connection = await opener.connect()
+    subjects = [opener.names.bucket_subject(BUCKET, f"x-{number}") for number in range(LAST_MAX)]
+    await asyncio.gather(*(connection.publish(subject, b"", {"KV-Operation": "DEL"}, 10) for subject in subjects))
+    with pytest.raises(NoAnswer):
+        await one._look()
+    await asyncio.sleep(SHORT_MS / 1000)
+    assert one.members() == [A]
+    await one.leave()
+
+
+async def test_a_bucket_that_was_deleted_and_made_again_is_gone_by(opener: Opener) -> None:
+    one, two = await join(opener, A), await join(opener, B)
+    assert await one.publish(next_plan(None, [A.seat, B.seat], 8))
+    connection = await opener.connect()
+    await connection.api(f"STREAM.DELETE.{opener.names.bucket_stream(BUCKET)}")
+    three = await join(opener, Member("c", "", "3"))
+    await until(lambda: one.members() == two.members() == three.members() == [A, B, three.me])
+    plan = next_plan(three.plan(), [A.seat, B.seat, three.me.seat], 8)
+    assert await three.publish(plan)
+    await until(lambda: one.plan() == two.plan() == plan)
+    for each in (one, two, three):
+        await each.leave()

@@ -12,7 +12,8 @@ from tests.cluster.fake_server import proxy_before
 from tests.cluster.nats_server import NatsServer
 from tests.cluster.open_log import Opener, opener_of
 from tests.storage.test_catalog import FULL
-from timerd.engine.errors import ClusterRefused
+from timerd.catalogue import Types
+from timerd.engine.errors import ClusterRefused, UnreadableCatalog
 from timerd.engine.ring import build_table
 from timerd.engine.timer import TimerType
 from timerd.ports import ApiKey
@@ -117,3 +118,50 @@ async def test_a_change_whose_answer_is_lost_is_made(shared_server: NatsServer) 
     assert await catalog.types() == [FULL]
     await opener.close()
     await proxy.stop()
+
+
+@pytest.mark.parametrize("key", ["type.t", "key.k", "ring.table"])
+async def test_a_value_that_can_not_be_read_is_named(opener: Opener, key: str) -> None:
+    catalog = await KvCatalog.open(await opener.connect(), opener.names, 1)
+    subject = opener.names.bucket_subject(BUCKET, key)
+    await (await opener.connect()).publish(subject, b'{"name": 1}', {})
+    for read in (catalog.types, catalog.keys, catalog.ring):
+        if read.__name__.removesuffix("s") == key.split(".")[0]:
+            with pytest.raises(UnreadableCatalog, match=key.replace(".", r"\.")):
+                await read()
+
+
+async def test_a_type_is_put_in_place_of_what_was_read(opener: Opener) -> None:
+    one, two = [await KvCatalog.open(await opener.connect(), opener.names, 1) for _ in range(2)]
+    first, other = TimerType("t", "http://first/"), TimerType("t", "http://other/")
+    assert not await one.swap_type("t", other, first)
+    assert await one.swap_type("t", None, first)
+    assert not await two.swap_type("t", None, other)
+    assert await two.swap_type("t", first, other)
+    assert not await one.swap_type("t", first, None)
+    assert await one.types() == [other]
+    assert await one.swap_type("t", other, None)
+    assert await two.types() == []
+    assert await two.swap_type("t", None, first), "a key that was deleted is no obstacle"
+
+
+async def test_changes_of_one_type_at_two_nodes_are_all_made(opener: Opener) -> None:
+    async def none() -> int:
+        return 0
+
+    nodes = []
+    for _ in range(2):
+        catalog = await KvCatalog.open(await opener.connect(), opener.names, 1)
+        types = Types(catalog, [], lambda known: None)
+        types.shared, types.swap = True, catalog.swap_type
+        nodes.append(types)
+    one, two = nodes
+    for number in range(20):
+        await one.put(TimerType("t", "http://old/"), True, none)
+        url = f"http://{number}/"
+        await asyncio.gather(one.put(TimerType("t", url), True, none), two.set_state("t", "paused"))
+        await one.refresh()
+        assert one.known["t"].url == url
+        await asyncio.gather(one.delete("t", none), two.set_state("t", "paused"))
+        await one.refresh()
+        assert "t" not in one.known

@@ -77,7 +77,7 @@ async def test_a_server_that_says_nothing_of_its_room_is_taken_for_endless(
 
 @pytest.mark.parametrize("small", ["the server's"], indirect=True)
 async def test_full_servers_refuse_arms_and_go_on_firing(small: NatsServer, tmp_path: Path) -> None:
-    options = ("--cluster-replicas", "1", "--cluster-lease", "0.3", "--segment-bytes", "65536")
+    options = ("--cluster-replicas", "1", "--cluster-lease", "0.3", "--segment-bytes", "65536", "--shards", "8")
     timerd = Process(tmp_path / "data", "--cluster", small.url, *options)
     async with Processor() as processor, timerd:
         await timerd.put_type("t", url=processor.url)

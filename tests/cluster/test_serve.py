@@ -17,7 +17,7 @@ from timerd_cluster.ensemble import BUCKET
 from timerd_cluster.names import Names
 
 ROUNDS = int(os.environ.get("TIMERD_CLUSTER_ROUNDS", "1"))
-ONE = ("--cluster-replicas", "1", "--cluster-lease", "0.3")
+ONE = ("--cluster-replicas", "1", "--cluster-lease", "0.3", "--shards", "4")
 LARGE = {"text": "x" * 5_000}
 
 
@@ -62,12 +62,13 @@ async def test_kill_9_under_load_loses_nothing_acknowledged(shared_server: NatsS
     assert report.book.counts["arms"] > ROUNDS * 50
 
 
-async def test_a_server_that_goes_and_comes_back_costs_time_and_nothing_else(
+async def test_a_server_that_goes_and_comes_back_costs_time_and_nothing_else_and_a_stop_without_it_ends(
     server: NatsServer, tmp_path: Path
 ) -> None:
-    async with Processor() as processor, timerd_on(server, tmp_path / "data", "away") as timerd:
+    async with Processor() as processor, timerd_on(server, tmp_path / "data", "away", "--grace", "1") as timerd:
         await timerd.put_type("t", url=processor.url)
         await timerd.arm([{"id": f"before-{n}", "type": "t", "delay": 1} for n in range(20)])
+        await timerd.arm([{"id": "far", "type": "t", "delay": 3600}])
         await server.kill()
         asking = asyncio.create_task(timerd.arm([{"id": "during", "type": "t", "delay": 0}]))
         assert (await timerd.request("GET", "/healthz"))[0] == 200
@@ -77,12 +78,6 @@ async def test_a_server_that_goes_and_comes_back_costs_time_and_nothing_else(
         assert set(processor.counts.values()) == {1}
         assert timerd.process is not None
         assert timerd.process.returncode is None
-
-
-async def test_a_stop_while_the_server_is_away_ends(server: NatsServer, tmp_path: Path) -> None:
-    async with timerd_on(server, tmp_path / "data", "stopped", "--grace", "1") as timerd:
-        await timerd.put_type("t", url="http://127.0.0.1:9/")
-        await timerd.arm([{"id": "a", "type": "t", "delay": 3600}])
         await server.kill()
         assert await timerd.stop(30) == 0, "".join(timerd.stderr + timerd.log)
 

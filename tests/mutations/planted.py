@@ -12,6 +12,7 @@ from tests.mutations import (
     moves,
     nodes,
     recovery,
+    service,
     shards,
     storage,
 )
@@ -29,4 +30,5 @@ ALL: Final[tuple[Mutation, ...]] = (
     *cluster.PLANTED,
     *nodes.PLANTED,
     *shards.PLANTED,
+    *service.PLANTED,
 )

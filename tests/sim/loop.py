@@ -87,6 +87,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """Virtual seconds."""
         return self._virtual.now
 
+    @property
+    def waits(self) -> int:
+        """How often it has waited for time to pass."""
+        return self._virtual._waits
+
     def create_future(self) -> asyncio.Future[Any]:
         self._futures += 1
         return _Future(self, self._futures)
