@@ -70,6 +70,30 @@ def test_servers_may_have_passwords_that_are_shown_to_nobody():
     assert "hidden" not in repr(config)
 
 
+@pytest.mark.parametrize(
+    ("flags", "environment", "text", "said"),
+    [
+        ({"data": "d", "cluster": "nats://a"}, {}, "", r"--data \(the flag\).*--cluster \(the flag\)"),
+        ({"data": "d"}, {"TIMERD_CLUSTER": "nats://a"}, "", r"--data \(the flag\).*--cluster \(TIMERD_CLUSTER\)"),
+        ({"data": "d"}, {"TIMERD_DATA": "e", "TIMERD_CLUSTER": "nats://a"}, "", r"--data \(the flag\)"),
+        ({}, {"TIMERD_CLUSTER": "nats://a"}, 'data = "d"', r"--data \(in .*timerd.toml\).*\(TIMERD_CLUSTER\)"),
+        ({}, {}, 'data = "d"\ncluster = "nats://a"', r"--data \(in .*toml\).*--cluster \(in .*toml\)"),
+        ({"cluster": "nats://a"}, {"TIMERD_DATA": "/var/lib/timerd"}, "", None),
+        ({}, {"TIMERD_DATA": "/var/lib/timerd", "TIMERD_CLUSTER": "nats://a"}, "", None),
+        ({"data": "d"}, {}, "", None),
+    ],
+)
+def test_a_directory_and_a_cluster_are_not_asked_for_at_once(tmp_path, flags, environment, text, said):
+    """But the environment of an image always names a directory."""
+    file = tmp_path / "timerd.toml"
+    file.write_text(text)
+    if said is None:
+        assert read_config(flags, environment, str(file)).data != Config().data
+        return
+    with pytest.raises(ConfigError, match=said):
+        read_config(flags, environment, str(file))
+
+
 @pytest.mark.parametrize("text", ["port = ", "nonsense = 1", 'port = "x"', "[types]\na = 1"])
 def test_a_bad_file_is_refused(tmp_path, text):
     file = tmp_path / "timerd.toml"

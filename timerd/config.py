@@ -18,6 +18,7 @@ from timerd.engine.secrecy import is_made_key, masked_repr
 
 DEFAULT_NAME: Final = "timerd"
 SECRET_CHARS_MIN: Final = 16
+IN_IMAGES: Final = "TIMERD_DATA"  # is set there, whatever the process is to be, so it is no word against a cluster
 
 
 class ConfigError(Exception):
@@ -28,6 +29,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Everything a process is started with. Sizes in bytes, times in seconds."""
 
     data: str = "timerd-data"
+    """The directory that holds everything; with `cluster` it is not used."""
     host: str = "127.0.0.1"
     port: int = 8470
     node: str | None = None
@@ -79,16 +81,27 @@ def read_config(
 ) -> Config:
     """Put the three sources together; `defaults` stand in place of the usual ones. Raises ConfigError."""
     values: dict[str, Any] = dict(defaults)
+    given: dict[str, str] = {}  # where the value of an option comes from
     if file is not None:
         try:
             read = tomllib.loads(Path(file).read_text())
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             raise ConfigError(f"--config {file}: {error}") from None
-        values.update({name.replace("-", "_"): value for name, value in read.items()})
+        read = {name.replace("-", "_"): value for name, value in read.items()}
+        values.update(read)
+        given.update(dict.fromkeys(read, f"in {file}"))
     for name in option_names():
         if value := environment.get(f"TIMERD_{name.upper()}"):
             values[name] = value.replace(",", " ").split() if name in _LISTS else value
-    values.update({name: value for name, value in flags.items() if value is not None and value != []})
+            given[name] = f"TIMERD_{name.upper()}"
+    set_flags = {name: value for name, value in flags.items() if value is not None and value != []}
+    values.update(set_flags)
+    given.update(dict.fromkeys(set_flags, "the flag"))
+    if "data" in given and "cluster" in given and given["data"] != IN_IMAGES:
+        raise ConfigError(
+            f"--data ({given['data']}) names a directory, and --cluster ({given['cluster']}) servers that hold "
+            "everything in its place: leave one of them out"
+        )
     try:
         config = msgspec.convert(values, Config, strict=False)
     except msgspec.ValidationError as error:

@@ -24,7 +24,7 @@ from timerd.parts import Parts
 from timerd.peers import HttpPeers
 from timerd.ports import Clock, Deliver, Member
 from timerd.store import OF_THE_CLUSTER, servers_of
-from timerd_cluster.connection import Connection, NoAnswer
+from timerd_cluster.connection import Connection, NoAnswer, Unreachable, UserRefused
 from timerd_cluster.ensemble import KvEnsemble
 from timerd_cluster.kv_catalog import KvCatalog
 from timerd_cluster.lease import LEASE_MS
@@ -37,7 +37,8 @@ SHARDS_DEFAULT: Final = 24  # a small multiple of the nodes: so many streams the
 DEAD_MIN_MS: Final = 1_000
 READY_S: Final = 15.0  # beyond two leases: so long the ready line waits for shards whose owners hold on to them
 REREAD_S: Final = 1.0
-PATIENCE_MS: Final = 30_000  # servers that have just started are silent while they choose who leads
+PATIENCE_MS: Final = 30_000  # servers that are about to start are not there, or silent while they choose who leads
+AGAIN_S: Final = 1.0
 MAKE_MS: Final = 15_000  # to make all streams, before the next in line tries
 LOOK_S: Final = 0.2
 
@@ -117,10 +118,10 @@ async def join(config: Config, settings: Settings, deliver: Deliver, clock: Cloc
     prefix = names(config.cluster_prefix)
     if prefix is None:
         raise ConfigError("--cluster-prefix must be 1 to 32 letters, digits, _ or -")
-    connection = await Connection.connect(servers_of(config), f"timerd {node_name(config)}")
+    until_ms = clock.now().boot_ms + PATIENCE_MS
+    connection = await _connect(config, clock, until_ms)
     me = Member(node_name(config), _address(config, listener, connection), secrets.token_hex(6))
     coming = _Coming(config, settings, deliver, clock, connection, prefix, me)
-    until_ms = clock.now().boot_ms + PATIENCE_MS
     try:
         while True:
             try:
@@ -129,12 +130,26 @@ async def join(config: Config, settings: Settings, deliver: Deliver, clock: Cloc
                 if clock.now().boot_ms > until_ms:
                     raise
                 log.warning("not_joined_yet", reason=str(error))
-                await asyncio.sleep(1)
+                await asyncio.sleep(AGAIN_S)
     except BaseException:
         if coming.ensemble is not None:
             await coming.ensemble.leave()
         await connection.close()
         raise
+
+
+async def _connect(config: Config, clock: Clock, until_ms: int) -> Connection:
+    """Servers that are started with this process are waited for; those that refuse it are not."""
+    while True:
+        try:
+            return await Connection.connect(servers_of(config), f"timerd {node_name(config)}")
+        except UserRefused:
+            raise
+        except Unreachable as error:
+            if clock.now().boot_ms > until_ms:
+                raise
+            log.warning("nats_unreachable", reason=str(error))
+            await asyncio.sleep(AGAIN_S)
 
 
 class _Coming:
@@ -163,14 +178,19 @@ class _Coming:
     async def join(self) -> Joined:
         config, connection, clock = self._config, self._connection, self._clock
         catalog = await KvCatalog.open(connection, self._prefix, config.cluster_replicas)
+        logs: Logs | None = None
+        if (table := await catalog.ring()) is not None:
+            # Before the others hear of it: one that is refused must not be in their plan, not even for a moment.
+            logs = await self._logs(self._checked(table), new=False)
+        secret = await catalog.secret(config.cluster_secret, f"tdcs_{secrets.token_urlsafe(32)}")
         if self.ensemble is None:
             dead_ms = min(DEAD_MS, max(DEAD_MIN_MS, self._lease_ms * DEAD_MS // LEASE_MS))
             self.ensemble = await KvEnsemble.join(
                 connection, self._prefix, config.cluster_replicas, self._me, clock, dead_ms
             )
-        table = await self._table(catalog, self.ensemble)
-        logs = await self._logs(table, new=False)
-        secret = config.cluster_secret or await catalog.secret(f"tdcs_{secrets.token_urlsafe(32)}")
+        if table is None or logs is None:
+            table = await self._table(catalog, self.ensemble)
+            logs = await self._logs(table, new=False)
         node = await boot.join(self._settings, table, catalog, clock, self._deliver, random.random)
         node.catalogue.swap = catalog.swap_type
         log.info("joined", node=self._me.name, address=self._me.url, shards=len(table.shard_ids))
@@ -190,10 +210,15 @@ class _Coming:
             else:
                 await asyncio.sleep(LOOK_S)
                 stored = await catalog.ring()
-        count = len(stored.shard_ids)
+        return self._checked(stored)
+
+    def _checked(self, table: RingTable) -> RingTable:
+        count = len(table.shard_ids)
         if self._config.shards not in (None, count):
-            raise boot.WrongShards(f"the cluster has {count} shards, for good, and {self._config.shards} are asked for")
-        return stored
+            raise boot.WrongShards(
+                f"--shards: the cluster has {count} shards, for good, and {self._config.shards} are asked for"
+            )
+        return table
 
     async def _first_table(self, catalog: KvCatalog) -> RingTable:
         table = build_table(range(self._config.shards or SHARDS_DEFAULT))

@@ -16,7 +16,8 @@ import structlog
 
 from timerd.engine.errors import CorruptLog
 from timerd.engine.plan import Plan, Seat, next_plan
-from timerd.ports import Clock, Ensemble, Log, Member
+from timerd.handing import WARM_MS, Handing
+from timerd.ports import Clock, Ensemble, FollowedLog, Log, Member
 
 SETTLE_MS: Final = 500  # who comes may not come alone: several at once are one plan
 DEPUTY_MS: Final = 2_000  # of a plan that is not the right one, before the next in line publishes it
@@ -26,6 +27,7 @@ PAUSE_MS: Final = 200  # before a second try, and twice as long each time
 PAUSE_MAX_MS: Final = 5_000
 DAMAGED_PAUSE_MS: Final = 30_000  # a damaged log is read whole at each try
 SURE_MS: Final = 2_000  # between two looks whether a shard that is held is still ours
+WARM_PART: Final = 2  # of the grace: the rest is for open deliveries
 RENEW_S: Final = 0.5  # while open deliveries of a shard end, its lease must not
 PUBLISH_S: Final = 2.0  # who stops waits no longer for servers that may be away
 
@@ -78,7 +80,7 @@ class Ownership:
         self,
         ensemble: Ensemble,
         node: Holder,
-        open_log: Callable[[int], Awaitable[Log]],
+        open_log: Callable[[int], Awaitable[FollowedLog]],
         shards: Iterable[int],
         clock: Clock,
         grace_ms: int,
@@ -109,7 +111,8 @@ class Ownership:
         self._seats: list[Seat] = []
         self._came_ms = self._now_ms()  # when members last came, or the plan was another
         self._planned = 0
-        ensemble.on_change = self._bell.set
+        self._handing = Handing(ensemble, self._now_ms)
+        ensemble.on_change = self._changed
         node.on_lost = self._lost
 
     # ---- what is asked of it
@@ -119,7 +122,9 @@ class Ownership:
         return self._ensemble.members()
 
     def owner_of(self, shard: int) -> Member | None:
-        """Who is to serve a shard by the plan; None: nobody who is there."""
+        """Who serves a shard, by the plan or by what is heard of a hand-over; None: nobody who is there."""
+        if (holder := self._handing.holder(shard)) is not None:
+            return holder
         plan = self._ensemble.plan()
         seat = None if plan is None else plan.owner_of(shard)
         if seat is None:
@@ -127,6 +132,10 @@ class Ownership:
         if seat == self._ensemble.me.seat:
             return self._ensemble.me
         return next((member for member in self._ensemble.members() if member.seat == seat), None)
+
+    def not_there(self, shard: int, member: Member) -> None:
+        """A member has been asked for a shard, and does not have it."""
+        self._handing.not_there(shard, member)
 
     def is_here(self, shard: int) -> bool:
         """Whether this node serves it, whatever the plan says."""
@@ -204,6 +213,10 @@ class Ownership:
 
     # ---- the loop
 
+    def _changed(self) -> None:
+        self._handing.look()
+        self._bell.set()
+
     async def _run(self) -> None:
         while True:
             try:
@@ -249,6 +262,7 @@ class Ownership:
         if comes and now_ms - self._came_ms < SETTLE_MS:
             return
         if await self._ensemble.publish(wanted):
+            self._handing.look()
             log.info("plan_published", version=wanted.version, members=len(seats))
 
     def _next_plan(self) -> Plan | None:
@@ -310,6 +324,7 @@ class Ownership:
             if plan is None or shard not in self._mine(plan):
                 return
             opened = await self._open_log(shard)
+            self._handing.follow(shard, opened)
             if await self._node.take(shard, opened):
                 self._logs[shard] = opened
                 self._under[shard] = plan.since_of(shard)
@@ -324,6 +339,8 @@ class Ownership:
         except Exception as error:
             log.warning("shard_not_taken", shard=shard, reason=f"{type(error).__name__}: {error}")
             self._again(trial, PAUSE_MAX_MS)
+        finally:
+            self._handing.followed(shard)
 
     def _again(self, trial: Trial, most_ms: int) -> None:
         pause_ms = most_ms if trial.damaged else trial.pause_ms
@@ -350,17 +367,24 @@ class Ownership:
         await self._let_go(shard, self._grace_ms)
 
     async def _let_go(self, shard: int, grace_ms: int) -> bool:
-        """Release a shard. Its lease is kept alive meanwhile: the next owner is waiting for it to run out."""
+        """Release a shard, once the next owner is warm. Its lease is kept alive meanwhile: that one is waiting for it
+        to run out."""
         opened = self._logs.pop(shard, None)
+        began_ms = self._now_ms()
         renewing = None if opened is None else asyncio.ensure_future(self._renew(shard, opened))
         try:
-            return await self._node.release(shard, grace_ms)
+            if not self.displaced.is_set():
+                most_ms = min(WARM_MS, grace_ms // WARM_PART)
+                await self._handing.until_warm(shard, lambda: shard in self._node.held, most_ms)
+            clean = await self._node.release(shard, max(0, grace_ms - (self._now_ms() - began_ms)))
         except Exception as error:
             log.warning("shard_not_released", shard=shard, reason=f"{type(error).__name__}: {error}")
-            return False
+            clean = False
         finally:
             if renewing is not None:
                 renewing.cancel()
+        await self._handing.gone(shard)
+        return clean
 
     async def _renew(self, shard: int, opened: Log) -> None:
         while True:

@@ -3,8 +3,8 @@
 Everything here is a Protocol or a plain value. The errors that may come through are in `engine.errors`.
 """
 
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Literal, NamedTuple, Protocol
 
 import msgspec
 
@@ -176,6 +176,17 @@ class Log(Protocol):
         ...
 
 
+class FollowedLog(Log, Protocol):
+    """A log that somebody else may still be writing while it is replayed."""
+
+    at_end: Callable[[], Awaitable[None]]
+    """Called when the replay has come to the present end and waits for more, and now and then while it does."""
+
+    def look_soon(self) -> None:
+        """There may be more, or nobody else any longer: look at once, not only now and then."""
+        ...
+
+
 class ApiKey(msgspec.Struct, frozen=True):
     """A key that opens the API, without its secret. Times are Unix ms."""
 
@@ -244,6 +255,10 @@ class Link(NamedTuple):
     """Appends that found another writer's in their place."""
 
 
+Word = Literal["warm", "here", "gone"]
+"""Of a shard: the speaker could take it at once; has it, and lets go when the taker is warm; has let go of it."""
+
+
 class Ensemble(Protocol):
     """Who is there, and the plan that all of them go by. What it says may be a moment old, and harms nobody then."""
 
@@ -252,6 +267,8 @@ class Ensemble(Protocol):
     """Called when members or plan are others than before."""
     on_catalogue_change: Callable[[], None]
     """Called when types, keys or anything else in the catalogue may be others than before."""
+    on_said: Callable[[Word, int, Seat], None]
+    """Called with what somebody says of a shard (`say`). It may be late, untrue or missing."""
     displaced: bool
     """Another process has joined under this one's name: this one is no member any more, and has to end."""
 
@@ -284,8 +301,12 @@ class Ensemble(Protocol):
         """Read the plan anew, from who knows it first. False: the servers don't answer."""
         ...
 
+    async def say(self, word: Word, shard: int) -> None:
+        """Say something of a shard to all. Best effort: it never raises, and nobody has to have heard it."""
+        ...
+
     async def leave(self) -> None:
-        """Say that this one goes, so that nobody has to wait to notice. Best effort."""
+        """Say that this one goes, so that nobody has to wait to notice. Best effort. What others say is still heard."""
         ...
 
 

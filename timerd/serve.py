@@ -290,6 +290,8 @@ async def _serve_member(
     config: Config, settings: Settings, api_settings: ApiSettings, deliver: HttpDeliver, listener: socket.socket
 ) -> int:
     """The same as a node of a cluster."""
+    if config.data != Config().data:
+        log.info("data_not_used", data=config.data, reason="the servers of the cluster hold everything")
     joined = await joining.join(config, settings, deliver, SystemClock(), listener)
     try:
         listening.check_reach(config, len(joined.node.keys.known))
@@ -366,9 +368,10 @@ async def _serve_node(
     if node.failed.done():
         _die(node)
     log.info("stopping")
-    node.drain()
-    server.leave.set()
-    ended = loop.create_task(_stop(config, node, serving, joined))
+    if joined is None or displaced.done():
+        node.drain()
+        server.leave.set()
+    ended = loop.create_task(_stop(config, node, server, serving, joined))
     await _first(ended, node.failed)
     if node.failed.done():
         _die(node)
@@ -381,16 +384,16 @@ async def _serve_node(
     return 0
 
 
-async def _stop(config: Config, node: Node, serving: asyncio.Task[None], joined: joining.Joined | None) -> bool:
-    """Answer what was asked, and let everything else end. In a cluster the shards go at once: others wait for them."""
+async def _stop(
+    config: Config, node: Node, server: _Server, serving: asyncio.Task[None], joined: joining.Joined | None
+) -> bool:
+    """Answer what was asked, and let everything else end. A shard of a cluster is served until another could take it:
+    until then requests are answered here as well."""
     grace_ms = round(config.grace * 1000)
-    clean = True
-    if joined is None:
-        await asyncio.wait([serving])
-    else:
-        leaving = asyncio.get_running_loop().create_task(joined.leave(grace_ms))
-        await asyncio.wait([serving, leaving])
-        clean = leaving.result()
+    clean = joined is None or await joined.leave(grace_ms)
+    node.drain()
+    server.leave.set()
+    await asyncio.wait([serving])
     return await node.stop(grace_ms) and clean
 
 

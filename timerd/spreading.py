@@ -28,7 +28,11 @@ class Fellows(Protocol):
         ...
 
     def owner_of(self, shard: int) -> Member | None:
-        """Who serves a shard by the plan; None: nobody who is there."""
+        """Who serves a shard, by what is known here; None: nobody who is there."""
+        ...
+
+    def not_there(self, shard: int, member: Member) -> None:
+        """That one has been asked for it, and does not have it."""
         ...
 
     def seen_at(self, name: str) -> int | None:
@@ -107,6 +111,7 @@ class Spread:
                     unsure = unsure or not answer.undone
                     if answer.undone:
                         again += numbers
+                        self._not_there(member, numbers, slots)
                 elif isinstance(answer, Refusal):
                     if answer.refused.name == "expired" and not self._is_late(expires_at):
                         again += numbers  # our own limit, not the caller's
@@ -115,6 +120,7 @@ class Spread:
                 elif left := take(numbers, answer):
                     why = f"node {member.name} does not serve some of the shards just now"
                     again += left
+                    self._not_there(member, left, slots)
             if not again or attempt or self._is_late(expires_at):
                 break
             todo = sorted(again)
@@ -144,6 +150,11 @@ class Spread:
             found.sort()  # an id's items stand in the order of the request
         return groups, nobody
 
+    def _not_there(self, member: Member, numbers: Sequence[int], slots: Sequence[int]) -> None:
+        shards = self._shards()
+        for shard in {shards[slots[number]] for number in numbers}:
+            self._fellows.not_there(shard, member)
+
     # ---- questions about one shard
 
     async def one(
@@ -159,8 +170,10 @@ class Spread:
                     why = f"node {owner.name}: {answer.reason}"
                     if write and not answer.undone:
                         break
+                    self._fellows.not_there(shard, owner)
                 elif isinstance(answer, Absent):
                     why = f"node {owner.name} does not serve the shard just now"
+                    self._fellows.not_there(shard, owner)
                 elif not isinstance(answer, Refusal):
                     return answer
                 elif answer.refused.name != "expired" or self._is_late(expires_at):
@@ -194,6 +207,7 @@ class Spread:
             begin_ms = wait_ms if expires_at is None else expires_at - self._clock.now().wall_ms + 1
             groups: dict[Member, list[int]] = {}
             again: list[int] = []
+            gone: list[tuple[int, Member]] = []
             lost = False
             for shard in todo:
                 if (owner := self.owner(shard)) is None:
@@ -209,16 +223,20 @@ class Spread:
                 if isinstance(answer, Unanswered):
                     why = f"node {member.name}: {answer.reason}"
                     again += mine
+                    gone += [(shard, member) for shard in mine]
                     lost = lost or not answer.undone
                 elif isinstance(answer, Absent):
                     why = f"node {member.name} does not serve shard {answer.shards[0]} just now"
                     again += mine
+                    gone += [(shard, member) for shard in answer.shards]
                 elif not isinstance(answer, Refusal):
                     heard.append(Heard(member, mine, answer))
                 elif answer.refused.name == "expired" and not self._is_late(expires_at):
                     again += mine  # our own limit, not the caller's
                 else:
                     return answer.refused
+            for shard, member in gone:
+                self._fellows.not_there(shard, member)
             if not again:
                 return heard
             if attempt or (write and lost) or self._is_late(expires_at):

@@ -44,6 +44,10 @@ class Unreachable(Exception):
     """No server could be connected to."""
 
 
+class UserRefused(Unreachable):
+    """A server is there, and refuses user or password."""
+
+
 class ApiError(Exception):
     """JetStream has answered that it won't. `code` is its own number."""
 
@@ -196,6 +200,12 @@ class Connection:
         with contextlib.suppress(nats.errors.Error, OSError):  # it is dialled again, and subscribed then
             await _subscribe(self._client, subject, told)
 
+    async def tell(self, subject: str, data: bytes) -> None:
+        """Tell whoever watches a subject, if this is connected and they are: no more than that. Never raises."""
+        with contextlib.suppress(nats.errors.Error, OSError, RuntimeError):
+            if self._client.is_connected:  # what is kept for later would be untrue then
+                await self._client.publish(subject, data)
+
     async def close(self) -> None:
         """Let go of the connection."""
         self._closed = True
@@ -242,6 +252,11 @@ class Connection:
                     max_outstanding_pings=2,
                 )
         except (nats.errors.Error, OSError, TimeoutError) as error:
+            if "authorization" in str(error).lower():
+                raise UserRefused(
+                    f"the NATS server at {self._shown()} refuses user or password ({error}): see --cluster "
+                    "(TIMERD_CLUSTER), and the accounts of the server"
+                ) from None
             raise Unreachable(f"no NATS server at {self._shown()}: {error or 'no answer'}") from None
         for subject, told in self._watches:
             await _subscribe(client, subject, told)

@@ -19,8 +19,8 @@ import msgspec
 import structlog
 
 from timerd.engine.errors import ClusterRefused
-from timerd.engine.plan import Plan
-from timerd.ports import Clock, Link, Member
+from timerd.engine.plan import Plan, Seat
+from timerd.ports import Clock, Link, Member, Word
 from timerd_cluster import kv_catalog
 from timerd_cluster.bucket import OPERATION, Bucket, Entry
 from timerd_cluster.connection import ApiError, Connection, NoAnswer
@@ -41,6 +41,7 @@ FORGET_MAX: Final = 32  # at one look
 
 _member_decoder = msgspec.json.Decoder(Member)
 _plan_decoder = msgspec.json.Decoder(Plan)
+_seat_decoder = msgspec.json.Decoder(Seat)
 
 log = structlog.get_logger()
 
@@ -52,8 +53,10 @@ class KvEnsemble:
         self.me = me
         self.on_change: Callable[[], None] = lambda: None
         self.on_catalogue_change: Callable[[], None] = lambda: None
+        self.on_said: Callable[[Word, int, Seat], None] = lambda word, shard, seat: None
         self.displaced = False
         self._connection = connection
+        self._names = names
         self._bucket = Bucket(connection, names, BUCKET)
         self._catalogue = Bucket(connection, names, kv_catalog.BUCKET)
         self._clock = clock
@@ -89,6 +92,7 @@ class KvEnsemble:
         await ensemble._enter()
         for bucket in (ensemble._bucket, ensemble._catalogue):
             await connection.watch(f"{bucket.prefix}>", ensemble._nudged)
+        await connection.watch(names.said("*", "*"), ensemble._hear_said)
         await ensemble._look()
         ensemble._tasks = [
             asyncio.get_running_loop().create_task(ensemble._beat()),
@@ -140,6 +144,10 @@ class KvEnsemble:
             log.warning("plan_not_read", reason=str(error))
             return False
         return True
+
+    async def say(self, word: Word, shard: int) -> None:
+        """See the port."""
+        await self._connection.tell(self._names.said(word, shard), msgspec.json.encode(self.me.seat))
 
     async def leave(self) -> None:
         """See the port."""
@@ -294,6 +302,13 @@ class KvEnsemble:
             return
         if not data or _member(data) not in self._there:  # else it is a beat like those before
             self._nudge.set()
+
+    def _hear_said(self, subject: str, data: bytes) -> None:
+        try:
+            _, word, shard = subject.rsplit(".", 2)
+            self.on_said(msgspec.convert(word, Word), int(shard), _seat_decoder.decode(data))
+        except ValueError as error:  # msgspec's are such
+            log.warning("word_not_read", subject=subject, reason=str(error))
 
     def _tell(self) -> None:
         there = self._roster.there()

@@ -6,6 +6,8 @@ outcome is not known is made again, which does no harm. Reads are the leader's, 
 """
 
 import asyncio
+import hashlib
+import hmac
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeVar
@@ -13,7 +15,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 import structlog
 
-from timerd.engine.errors import CatalogFull, UnreadableCatalog
+from timerd.engine.errors import CatalogFull, ClusterRefused, UnreadableCatalog
 from timerd.engine.ring import RingTable
 from timerd.engine.timer import TimerType
 from timerd.ports import ApiKey, Utilisation
@@ -24,6 +26,9 @@ from timerd_cluster.servers import Servers, several
 from timerd_cluster.shard_stream import NO_ROOM, PAUSE_MAX_S, PAUSE_S
 
 BUCKET: Final = "catalog"
+OF_NODES: Final = "secret.cluster"
+DIGEST: Final = "secret.digest"
+DIGESTED: Final = b"timerd: the secret of a cluster's nodes"
 
 _type_decoder = msgspec.json.Decoder(TimerType)
 _key_decoder = msgspec.json.Decoder(ApiKey)
@@ -121,17 +126,37 @@ class KvCatalog:
             if await self._bucket.put("ring.table", msgspec.json.encode(table), entry.revision) is not None:
                 return table
 
-    async def secret(self, made: str) -> str:
-        """What the nodes know each other by: the one that is kept, else `made` is kept. Raises NoAnswer, ApiError.
+    async def secret(self, given: str | None, made: str) -> str:
+        """What the nodes know each other by: the one `given` here, or the one that is kept, else `made` is kept.
 
-        Who can read it here can write to the logs as well.
+        A digest is kept of the first, and another one is refused: its node would have shards that no other can ask for.
+        Who can read it here can write to the logs as well. Raises ClusterRefused, NoAnswer, ApiError.
         """
-        while True:
-            entry = await self._bucket.read("secret.cluster")
+        digest = await self._bucket.read(DIGEST)
+        kept = given
+        if kept is None:
+            entry = await self._bucket.read(OF_NODES)
             if entry.data is not None:
-                return entry.data.decode()
-            if await self._bucket.put("secret.cluster", made.encode(), entry.revision) is not None:
-                return made
+                kept = entry.data.decode()
+            elif digest.data is None:
+                kept = await self._first(OF_NODES, made)
+            else:
+                raise ClusterRefused("TIMERD_CLUSTER_SECRET is not set here, and the nodes of this cluster have one")
+        if await self._first(DIGEST, digest_of(kept)) != digest_of(kept):
+            raise ClusterRefused(
+                "TIMERD_CLUSTER_SECRET is not the one of this cluster's nodes: they could not ask this one anything "
+                "(docs/cluster.md, Secret, says how to replace it)"
+            )
+        return kept
+
+    async def _first(self, key: str, value: str) -> str:
+        """Put it, unless there is one by now; the one that stands. Raises NoAnswer, ApiError."""
+        while True:
+            entry = await self._bucket.read(key)
+            if entry.data is not None:
+                return entry.data.decode(errors="replace")
+            if await self._bucket.put(key, value.encode(), entry.revision) is not None:
+                return value
 
     async def put_ring(self, table: RingTable) -> None:
         """Replace the ring table."""
@@ -183,6 +208,11 @@ class KvCatalog:
                 log.warning("catalogue_unknown", reason=str(error))
             await asyncio.sleep(pause)
             pause = min(PAUSE_MAX_S, 2 * pause)
+
+
+def digest_of(secret: str) -> str:
+    """Tells secrets apart without telling them."""
+    return hmac.digest(secret.encode(), DIGESTED, hashlib.sha256).hex()
 
 
 def _decoded(decoder: msgspec.json.Decoder[Value], subject: str, data: bytes) -> Value:

@@ -31,6 +31,10 @@ class Names(NamedTuple):
         """The subject of one extent of a body segment, or of many, with wildcards."""
         return f"{self.prefix}.bodies.{shard}.{segment}.{end}"
 
+    def said(self, word: str, shard: int | str) -> str:
+        """The subject of what is said of a shard, which no stream keeps, or with wildcards of all that is said."""
+        return f"{self.prefix}.said.{word}.{shard}"
+
     def bucket_stream(self, name: str) -> str:
         """The stream of a key-value bucket."""
         return f"KV_{self.prefix}-{name}"

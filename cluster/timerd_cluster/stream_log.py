@@ -15,8 +15,8 @@ Invariants:
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Final
 
@@ -39,6 +39,7 @@ from timerd_cluster.shard_stream import ShardStream
 
 SEGMENT_BYTES: Final = 16 << 20
 FOLLOW_MS: Final = 100  # between two looks at the end of a stream that somebody else may be writing
+AT_END_MS: Final = 500  # between two times that `at_end` is called
 
 logger = structlog.get_logger()
 
@@ -73,6 +74,7 @@ class StreamLog:
         self.sync = servers.sync
         self.begun = servers.found
         self.names = names
+        self.at_end: Callable[[], Awaitable[None]] = _nothing
         self._segment_bytes = size
         self._streams = {shard: ShardStream(connection, names, shard, writer, lease()) for shard in shards}
         self._bodies = {shard: BodyStream(connection, names, shard, size) for shard in shards}
@@ -84,6 +86,7 @@ class StreamLog:
         self._busy = False
         self._failure: BaseException | None = None
         self._confirming: asyncio.Task[bool] | None = None
+        self._look = asyncio.Event()
 
     @classmethod
     async def open(
@@ -141,10 +144,14 @@ class StreamLog:
         for stream in self._streams.values():
             async for frame in self._read(stream, segments):
                 yield frame
+        told_ms: int | None = None
         for stream in self._streams.values():  # the waits are for all at once
             while wait_ms := stream.lease.wait_ms():
                 self._refuse_if_failed()
-                await asyncio.sleep(min(FOLLOW_MS, wait_ms + 1) / 1000)  # boot time passes no slower than the loop's
+                if told_ms is None or stream.lease.now_ms() - told_ms >= AT_END_MS:
+                    told_ms = stream.lease.now_ms()
+                    await self.at_end()
+                await self._pause(min(FOLLOW_MS, wait_ms + 1) / 1000)  # boot time passes no slower than the loop's
                 try:
                     async for frame in self._read(stream, segments):
                         yield frame
@@ -162,6 +169,16 @@ class StreamLog:
         if self._segments[-1].number < newest:  # all that is there of it is parts without an end
             self._segments.append(Segment(newest))
         self._replayed = True
+
+    def look_soon(self) -> None:
+        """See the port. Of a look that is under way it is not known whether it saw the news: then there is one more."""
+        self._look.set()
+
+    async def _pause(self, seconds: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._look.wait()
+        self._look.clear()
 
     async def _read(self, stream: ShardStream, segments: dict[int, Segment]) -> AsyncIterator[Frame]:
         """What is new in a stream, up to its present end."""
@@ -366,3 +383,7 @@ class StreamLog:
         except BaseException as error:
             self._failure = error
             raise
+
+
+async def _nothing() -> None:
+    """Nobody wants to know."""

@@ -14,7 +14,7 @@ from tests.cluster.nats_server import NatsServer
 from tests.cluster.open_log import Opener, opener_of
 from timerd.clock import SystemClock
 from timerd.engine.errors import ClusterRefused
-from timerd.engine.plan import Plan, next_plan
+from timerd.engine.plan import Plan, Seat, next_plan
 from timerd.ports import Member
 from timerd_cluster import ensemble as ensembles
 from timerd_cluster.bucket import Bucket
@@ -316,6 +316,24 @@ async def test_a_change_of_the_catalogue_is_told(opener: Opener) -> None:
             one._nudged = lambda subject, data: None  # type: ignore[method-assign]
         await connection.publish(opener.names.bucket_subject("catalog", "type.t"), b"{}", {})
         await asyncio.wait_for(told.wait(), 5)
+    await one.leave()
+
+
+async def test_what_is_said_of_a_shard_is_heard_by_all_and_what_nobody_says_by_none(opener: Opener) -> None:
+    one, two = await join(opener, A), await join(opener, B)
+    heard: list[tuple[str, int, Seat]] = []
+    one.on_said = lambda word, shard, seat: heard.append((word, shard, seat))
+    await two.leave()
+    for word, shard, data in (
+        ("warm", "x", b"[]"),
+        ("else", "1", b'["a","1"]'),
+        ("warm", "1", b"\xff"),
+        ("warm", "1", b"{}"),
+    ):
+        await two._connection.tell(opener.names.said(word, shard), data)
+    await two.say("warm", 17)  # also when it has left
+    await until(lambda: bool(heard))
+    assert heard == [("warm", 17, B.seat)]
     await one.leave()
 
 

@@ -1,6 +1,7 @@
 """The catalogue in a bucket: what every catalogue must do, and what is a bucket's own."""
 
 import asyncio
+import hmac
 from collections.abc import AsyncIterator
 
 import msgspec
@@ -12,7 +13,7 @@ from tests.cluster.nats_server import NatsServer
 from tests.cluster.open_log import Opener, opener_of
 from tests.storage.test_catalog import FULL
 from timerd.catalogue import Types
-from timerd.engine.errors import UnreadableCatalog
+from timerd.engine.errors import ClusterRefused, UnreadableCatalog
 from timerd.engine.ring import build_table
 from timerd.engine.timer import TimerType
 from timerd.ports import ApiKey
@@ -64,6 +65,24 @@ async def test_the_first_ring_is_one_nodes_and_the_others_read_it(opener: Opener
     bucket = Bucket(await opener.connect(), opener.names, BUCKET)
     await bucket.put("ring.table", None, (await bucket.read("ring.table")).revision)
     assert await catalogs[0].begin_ring(tables[1]) == tables[1], "behind a deletion, too"
+
+
+async def test_the_first_secret_is_everybodys_and_another_is_refused(opener: Opener) -> None:
+    one, two = [await KvCatalog.open(await opener.connect(), opener.names, 1) for _ in range(2)]
+    made = await asyncio.gather(one.secret(None, "made by one"), two.secret(None, "made by two"))
+    assert made[0] == made[1]
+    assert await one.secret(made[0], "x") == made[0], "given, it is the same"
+    with pytest.raises(ClusterRefused, match="TIMERD_CLUSTER_SECRET is not the one"):
+        await two.secret("another", "x")
+    bucket = Bucket(await opener.connect(), opener.names, BUCKET)
+    for key in ("secret.digest", "secret.cluster"):  # as it is replaced
+        await bucket.put(key, None, (await bucket.read(key)).revision)
+    assert await two.secret("another", "x") == "another"
+    with pytest.raises(ClusterRefused, match="TIMERD_CLUSTER_SECRET is not set here"):
+        await one.secret(None, "x")
+    assert (await bucket.read("secret.cluster")).data is None
+    digest = (await bucket.read("secret.digest")).data
+    assert digest == hmac.digest(b"another", b"timerd: the secret of a cluster's nodes", "sha256").hex().encode()
 
 
 async def test_names_that_no_bucket_takes_are_told_apart(opener: Opener) -> None:

@@ -14,6 +14,7 @@ from tests.storage.laid import armed
 from timerd.engine.errors import LogFailed
 from timerd.engine.record import Closed, Owned
 from timerd.ports import Frame
+from timerd_cluster import stream_log
 from timerd_cluster.lease import LEASE_MS, Lease
 from timerd_cluster.message import OVERHEAD_BYTES
 from timerd_cluster.stream_log import StreamLog
@@ -201,6 +202,30 @@ async def test_what_an_owner_writes_while_a_taker_waits_is_read_and_the_wait_beg
     assert await taker.read_bodies([place]) == [b"a" * 600], "stored while it was followed"
     await taker.append([Frame(0, 5, [Owned(2, 0, True)])])
     assert not taker.fenced
+
+
+async def test_a_taker_says_when_it_waits_and_looks_at_once_when_it_is_told_to(
+    opener: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_log, "FOLLOW_MS", 60_000)
+    opener.lease_ms = 120_000
+    log, _ = await opener.replayed()
+    await log.append([Frame(0, 1, [Owned(1, 0, True)])])
+    taker = await opener.open()
+    seen: list[Frame] = []
+    warm: list[int] = []
+
+    async def at_end() -> None:
+        warm.append(len(seen))
+
+    taker.at_end = at_end
+    taking = asyncio.create_task(follow(taker, seen))
+    await until(lambda: bool(warm))
+    await log.append([Frame(0, 2, [Closed(0)])])
+    taker.look_soon()
+    await asyncio.wait_for(taking, 10)
+    assert warm == [1], "when all was read, and not more often than it takes"
+    assert [frame.lsn for frame in seen] == [1, 2]
 
 
 async def test_a_taker_that_is_overtaken_at_the_last_moment_is_refused(opener: Opener) -> None:

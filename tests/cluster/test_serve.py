@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,10 @@ from tests.cluster.nats_server import NatsServer
 from tests.crash.kill import kill_rounds
 from tests.support.process import Process
 from tests.support.processor import Processor
+from timerd_cluster.bucket import Bucket
+from timerd_cluster.connection import Connection
+from timerd_cluster.ensemble import BUCKET
+from timerd_cluster.names import Names
 
 ROUNDS = int(os.environ.get("TIMERD_CLUSTER_ROUNDS", "1"))
 ONE = ("--cluster-replicas", "1", "--cluster-lease", "0.3", "--shards", "4")
@@ -95,12 +100,57 @@ async def _refused(timerd: Process) -> tuple[int, str]:
     return code, "".join(timerd.stderr)
 
 
-async def test_a_start_that_is_refused_says_why_in_a_line(tmp_path: Path) -> None:
-    closed = Process(tmp_path / "data", "--cluster", "nats://me:hidden@127.0.0.1:9")
-    code, said = await _refused(closed)
+async def test_a_start_that_is_refused_says_why_in_a_line(shared_server: NatsServer, tmp_path: Path) -> None:
+    wrong = Process(tmp_path / "data", env={"TIMERD_CLUSTER": shared_server.url.replace(":t@", ":hidden@")})
+    code, said = await _refused(wrong)
     assert code == 5
-    assert "timerd: no NATS server at 127.0.0.1:9" in said
-    assert "hidden" not in said + "".join(closed.log)
+    assert re.search(r"^timerd: the NATS server at 127.0.0.1:\d+ refuses user or password", said, re.MULTILINE), said
+    assert "hidden" not in said + "".join(wrong.log)
+
+
+async def test_servers_that_are_not_there_yet_are_waited_for(server: NatsServer, tmp_path: Path) -> None:
+    await server.kill()
+    timerd = timerd_on(server, tmp_path / "data", "early")
+    starting = asyncio.create_task(timerd.start())
+    async with asyncio.timeout(30):
+        while not any("nats_unreachable" in line for line in timerd.stderr):
+            await asyncio.sleep(0.02)
+    await server.start()
+    await starting
+    assert await timerd.stop() == 0
+    assert ":t@" not in "".join(timerd.log + timerd.stderr)
+    await timerd.__aexit__()
+
+
+async def test_one_that_is_refused_for_what_it_was_told_was_never_a_member(
+    shared_server: NatsServer, tmp_path: Path
+) -> None:
+    env = {"TIMERD_CLUSTER": shared_server.url, "TIMERD_CLUSTER_SECRET": "0123456789abcdef"}
+    told = ("--cluster-prefix", "told", "--cluster-replicas", "1", "--shards", "2")
+    refused = {
+        "secret": (
+            (*told,),
+            {**env, "TIMERD_CLUSTER_SECRET": "fedcba9876543210"},
+            5,
+            "TIMERD_CLUSTER_SECRET is not the",
+        ),
+        "none": ((*told,), {"TIMERD_CLUSTER": shared_server.url}, 5, "TIMERD_CLUSTER_SECRET is not set here"),
+        "shards": ((*told, "--shards", "3"), env, 2, "--shards: the cluster has 2 shards"),
+        "lease": ((*told, "--cluster-lease", "3"), env, 5, "timerd-lease is 5000 ms, not 3000 ms"),
+        "replicas": ((*told, "--cluster-replicas", "3"), env, 5, "it has 1 replicas, not 3"),
+    }
+    async with Process(tmp_path / "one", *told, "--node", "one", env=env):
+        comers = [Process(tmp_path / name, *how[0], "--node", name, env=how[1]) for name, how in refused.items()]
+        ends = await asyncio.gather(*(_refused(comer) for comer in comers))
+        for (name, (_, _, code, why)), end in zip(refused.items(), ends, strict=True):
+            assert end[0] == code, (name, end)
+            assert why in end[1], (name, end)
+            assert "0123456789abcdef" not in end[1]
+        connection = await Connection.connect([shared_server.url], "test")
+        bucket = Bucket(connection, Names("told"), BUCKET)
+        assert (await bucket.read("one")).revision
+        assert {name: (await bucket.read(name)).revision for name in refused} == dict.fromkeys(refused, 0)
+        await connection.close()
 
 
 async def test_a_prefix_that_the_servers_would_not_take(tmp_path: Path) -> None:

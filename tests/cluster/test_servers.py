@@ -12,7 +12,7 @@ from tests.cluster.open_log import Opener, boot_ms, opener_of
 from tests.storage.laid import armed
 from timerd.engine.errors import ClusterRefused, CorruptLog
 from timerd_cluster import connection, servers
-from timerd_cluster.connection import ApiError, Connection, Unreachable
+from timerd_cluster.connection import ApiError, Connection, Unreachable, UserRefused
 from timerd_cluster.stream_log import StreamLog
 
 
@@ -63,7 +63,7 @@ async def test_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_wrong_password_is_no_server(shared_server: NatsServer) -> None:
-    with pytest.raises(Unreachable, match="Authorization Violation"):
+    with pytest.raises(UserRefused, match=r"refuses user or password.*Authorization Violation.*TIMERD_CLUSTER"):
         await Connection.connect([shared_server.url.replace(":t@", ":wrong@")], "test")
 
 

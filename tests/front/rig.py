@@ -105,6 +105,7 @@ class Fellows:
     def __init__(self, cluster: "Cluster", name: str) -> None:
         self._cluster = cluster
         self._name = name
+        self.missed: list[tuple[int, str]] = []
 
     def members(self) -> list[Member]:
         return [self._cluster.members[name] for name in self._cluster.there]
@@ -112,6 +113,9 @@ class Fellows:
     def owner_of(self, shard: int) -> Member | None:
         name = self._cluster.plan[shard]
         return self._cluster.members[name] if name in self._cluster.there else None
+
+    def not_there(self, shard: int, member: Member) -> None:
+        self.missed.append((shard, member.name))
 
     def seen_at(self, name: str) -> int | None:
         return 1

@@ -22,7 +22,7 @@ PLANTED: Final = (
         (
             Edit(
                 "cluster/timerd_cluster/stream_log.py",
-                "asyncio.sleep(min(FOLLOW_MS, wait_ms + 1) / 1000)  # boot",
+                "self._pause(min(FOLLOW_MS, wait_ms + 1) / 1000)  # boot",
                 "asyncio.sleep((wait_ms + 1) / 1000)\n                continue  # boot",
             ),
         ),

@@ -314,6 +314,10 @@ class FakeConnection(Connection):
         """Be told of what is published, as long as this is connected."""
         self._servers_there.listen(subject, self.line, told)
 
+    async def tell(self, subject: str, data: bytes) -> None:
+        """As a request whose answer nobody waits for."""
+        self.line.send(subject, data, {}).add_done_callback(lambda future: future.cancelled() or future.exception())
+
     async def close(self) -> None:
         self.line.close()
 

@@ -26,7 +26,7 @@ Pages = list[dict[str, Any]]  # the class has a method `list`, which hides the b
 
 
 class Process:
-    """One data directory, and the process that has it, if any."""
+    """One data directory (or one name in a cluster), and the process that has it, if any."""
 
     command = "serve"
 
@@ -67,9 +67,11 @@ class Process:
 
     async def spawn(self) -> "asyncio.Future[bool]":
         """Start; the future says whether a ready line came before the end of stderr."""
+        in_cluster = "--cluster" in self.options or "TIMERD_CLUSTER" in self.env
+        data = () if in_cluster else ("--data", str(self.data))
         self.process = await asyncio.create_subprocess_exec(
             *self.inside, sys.executable, "-m", "timerd", self.command,
-            "--data", str(self.data), "--port", "0", *self.options,
+            *data, "--port", "0", *self.options,
             env={**os.environ, "PYTHONUNBUFFERED": "1", **self.env},
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip

@@ -42,8 +42,8 @@ class Joined:
 
     async def stop(self, grace_ms: int) -> None:
         """As `timerd.serve` does it."""
-        self._node.drain()
         await self._joined.leave(grace_ms)
+        self._node.drain()
         await self._node.stop(grace_ms)
         await self._joined.close()
 
