@@ -18,6 +18,8 @@ from typing import Any, Final
 REPLICAS: Final = ("n0", "n1", "n2")
 BATCH_END: Final = "204"
 MISSING: Final = "404"
+TOO_MANY: Final = "413"
+LASTS_MAX: Final = 1_024
 STATUS: Final = "Status"
 DEFAULTS: Final[Mapping[str, Any]] = {
     "retention": "limits", "max_consumers": -1, "max_msgs": -1, "max_bytes": -1, "max_age": 0,
@@ -176,7 +178,14 @@ class JetStream:
         """Whose request this is: a stream's name, or None."""
         if subject.startswith("$JS.API."):
             verb = subject.removeprefix("$JS.API.")
-            for start in ("STREAM.MSG.GET.", "STREAM.INFO.", "STREAM.PURGE.", "STREAM.CREATE.", "DIRECT.GET."):
+            for start in (
+                "STREAM.MSG.GET.",
+                "STREAM.INFO.",
+                "STREAM.PURGE.",
+                "STREAM.CREATE.",
+                "STREAM.DELETE.",
+                "DIRECT.GET.",
+            ):
                 if verb.startswith(start):
                     return verb.removeprefix(start)
             return None
@@ -205,6 +214,9 @@ class JetStream:
         match what:
             case "STREAM.INFO":
                 return self._info(stream, body, at_s)
+            case "STREAM.DELETE":
+                del self.streams[name]
+                return {"success": True}
             case "STREAM.PURGE":
                 return {"success": True, "purged": stream.purge(body, now_s)}
             case "STREAM.MSG.GET":
@@ -221,9 +233,10 @@ class JetStream:
             kept = self._one(stream, body, at_s)
             return [_direct(kept)] if kept else [(b"", {STATUS: MISSING})]
         if "multi_last" in body:
-            found: Iterator[Kept] | list[Kept] = [
-                kept for pattern in body["multi_last"] for kept in stream.lasts(pattern, at_s)
-            ]
+            lasts = [kept for pattern in body["multi_last"] for kept in stream.lasts(pattern, at_s)]
+            if len(lasts) > LASTS_MAX:
+                return [(b"", {STATUS: TOO_MANY})]
+            found: Iterator[Kept] | list[Kept] = lasts
         else:
             found = stream.behind(body["seq"], at_s)
         answers: list[tuple[bytes, dict[str, str]]] = []
