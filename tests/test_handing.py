@@ -147,9 +147,11 @@ def test_a_word_of_somebody_else_or_of_another_time_is_none(forged: str) -> None
 def test_a_holder_is_known_that_was_there_before() -> None:
     async def test(servers: Servers) -> None:
         a, b = FakeEnsemble(servers, "a"), FakeEnsemble(servers, "b")
-        handing = Handing(b, lambda: 0)
+        handing = Handing(b, SHARDS, lambda: 0)
         b.on_said("here", 1, a.me.seat)
         assert handing.holder(1) == a.me
+        b.on_said("here", SHARDS, a.me.seat)
+        assert handing.holder(SHARDS) is None, "there is no such shard"
 
     run(test)
 

@@ -23,8 +23,9 @@ KNOWN_MAX: Final = 1_024
 class Handing:
     """Of one node."""
 
-    def __init__(self, ensemble: Ensemble, now_ms: Callable[[], int]) -> None:
+    def __init__(self, ensemble: Ensemble, shards: int, now_ms: Callable[[], int]) -> None:
         self._ensemble = ensemble
+        self._shards = shards
         self._now_ms = now_ms
         self._warm: dict[int, tuple[Seat, int]] = {}  # shard -> who could take it, and until when that is true
         self._here: dict[int, tuple[Seat, int]] = {}  # the same: who has it still
@@ -109,6 +110,8 @@ class Handing:
     # ----
 
     def _said(self, word: Word, shard: int, seat: Seat) -> None:
+        if not 0 <= shard < self._shards:
+            return  # nobody's: not to be remembered
         until_ms = self._now_ms() + VALID_MS
         if word == "warm":
             self._warm[shard] = seat, until_ms

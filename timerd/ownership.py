@@ -111,7 +111,7 @@ class Ownership:
         self._seats: list[Seat] = []
         self._came_ms = self._now_ms()  # when members last came, or the plan was another
         self._planned = 0
-        self._handing = Handing(ensemble, self._now_ms)
+        self._handing = Handing(ensemble, self._count, self._now_ms)
         ensemble.on_change = self._changed
         node.on_lost = self._lost
 
