@@ -37,9 +37,10 @@ class Server:
     async def start(self) -> float:
         """Start it; the seconds from there to its ready line."""
         begin = time.perf_counter()
+        data = () if "--cluster" in self.options else ("--data", str(self.data))
         self._process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "timerd", "serve",
-            "--data", str(self.data), "--port", str(self.port), "--log-level", "error", *self.options,
+            *data, "--port", str(self.port), "--log-level", "error", *self.options,
             stderr=asyncio.subprocess.PIPE,
             preexec_fn=lambda: os.sched_setaffinity(0, {SERVER_CORE}),
         )  # fmt: skip

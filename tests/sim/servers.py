@@ -18,7 +18,7 @@ from math import inf
 from random import Random
 from typing import Any, NamedTuple, Protocol
 
-from tests.sim.jetstream import REPLICAS, STATUS, JetStream, Refusal, fits, read_json
+from tests.sim.jetstream import REPLICAS, STATUS, TOO_MANY, JetStream, Refusal, fits, read_json
 from timerd_cluster.connection import ANSWER_S, Connection, NoAnswer, Nobody, Stored
 
 NO_ROOM = (10047, "insufficient storage resources available")
@@ -328,6 +328,8 @@ class FakeConnection(Connection):
             if STATUS in headers:
                 if headers[STATUS] == "503":
                     raise NoAnswer(f"nobody answers for stream {stream}")
+                if headers[STATUS] == TOO_MANY:
+                    raise NoAnswer(f"stream {stream} has more than can be told at once")
                 return
             if servers.lose_answers and servers.random.random() < servers.lose_answers / 10:
                 continue  # one of them is lost on its way
