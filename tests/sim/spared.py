@@ -1,7 +1,8 @@
 """The checker of pauses: what a target that asked to be left alone is given, and how gently it begins again.
 
 By the contract nothing goes to it before its moment. After that one request at a time, until one has succeeded: whoever
-asked for a pause has too much to do. What was decided before the node heard of the pause may still leave, for a moment.
+asked for a pause has too much to do. Ten minutes without a sign of overload end that, too. What was decided before the
+node heard of the pause may still leave, for a moment.
 """
 
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from typing import Final, NamedTuple
 from tests.sim.ledger import Violation
 from tests.sim.limits import SLACK_S
 
+CALM_S: Final = 600.0
 ASKED_S_MIN: Final = 1.0  # less than that says that one should come again, and not when
 
 
@@ -45,6 +47,8 @@ class Spared:
         pause, now_s = self._pauses.get(lane, _Pause(0.0, 0.0)), self._lived_s()
         if pause.since_s + SLACK_S < now_s < pause.until_s - 0.01 and not excused:
             raise Violation(f"sent to {lane} {pause.until_s - now_s:.3f} s before it wanted more")
+        if now_s >= max(pause.until_s, pause.since_s) + CALM_S:
+            self._gentle.pop(lane, None)
         gentle = self._gentle.get(lane)
         if gentle is None or now_s <= max(pause.until_s - 0.01, pause.since_s + SLACK_S):
             return
