@@ -208,8 +208,12 @@ class Account:
                     self._end(old, "purged")
             case Relocated():
                 for id, generation, place in record.bodies:
-                    old = self._current(id, record)
-                    if old.version.generation != generation or old.version.payload != self.payload(place):
+                    intended = self.pending.get(id)
+                    if intended is not None and intended.timer is not None:  # it has a body here before it lives here
+                        version = self._version(intended.timer)
+                    else:
+                        version = self._current(id, record).version
+                    if version.generation != generation or version.payload != self.payload(place):
                         raise Violation(f"a body was relocated to other bytes: {id}")
             case Owned():
                 self.epoch = record.epoch
