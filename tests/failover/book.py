@@ -78,14 +78,6 @@ class ClusterBook(Book):
                 self.lags.setdefault(shard, []).append((delivery.at, delivery.at - due))
         super().receive(delivery, timer, done=done)
 
-    def _is_expected(self, id: str, generation: int, version: Version) -> None:
-        """A node that gets no answer from an owner asks it once more; if the first was stored and has fired meanwhile,
-        one call has armed twice, and the caller knows of the second alone. It is counted, and no fault."""
-        if self.known.get(id) == version and generation < self.generations[id]:
-            self.counts["armed twice"] += 1
-        else:
-            super()._is_expected(id, generation, version)
-
     def is_known(self, id: str, generation: int) -> bool:
         """Whether it has been received before."""
         return generation in self._received.get(id, ())

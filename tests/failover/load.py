@@ -205,7 +205,7 @@ class Load:
             for result in results:
                 if (id := result["id"]) in chains:
                     self.book.chain(id)
-                elif result["status"] in ("created", "moved", "unchanged"):  # the last: a node had to ask twice
+                elif result["status"] in ("created", "moved"):
                     self.book.armed(id, versions[id], result["generation"])
                     self.book.acknowledged_on(id)
                 else:

@@ -20,7 +20,7 @@ AFTER_S = 2.0
 SAID_MAX = 500
 KINDS = ("lost", "early", "cancelled yet delivered", "finished, and delivered again", "came back", "changed",
          "generations", "chains broken", "bad answers", "books don't balance", "given up")  # fmt: skip
-COUNTED = ("arms", "cancels", "fires", "re-arms", "duplicates", "flagged", "unflagged", "armed twice")
+COUNTED = ("arms", "cancels", "fires", "re-arms", "duplicates", "flagged", "unflagged")
 
 Say = Callable[[str], None]
 
@@ -57,7 +57,7 @@ class Report(msgspec.Struct):
             f"{counts.get('fires', 0)}, re-arms in answers {counts.get('re-arms', 0)}",
             ", ".join(f"{kind} {counts.get(kind, 0)}" for kind in KINDS),
             f"duplicates {counts.get('duplicates', 0)}, flagged {counts.get('flagged', 0)}, "
-            f"not flagged {counts.get('unflagged', 0)}; armed twice by one call {counts.get('armed twice', 0)}",
+            f"not flagged {counts.get('unflagged', 0)}",
         ]
         for name, values in self.figures.items():
             bound = f" (at most {bounds[name]:g})" if name in bounds else ""
