@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from tests.crash.book import Book, Version
+from tests.crash.book import Book
 from tests.support.cases import instant
 from tests.support.processor import Delivery
 
