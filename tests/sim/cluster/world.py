@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import Context
 from random import Random
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from tests.sim import knobs, ledger
 from tests.sim.account import Violation
@@ -33,8 +33,12 @@ from tests.sim.jetstream import Kept
 from tests.sim.machine import _PROCESS
 from tests.sim.servers import FakeConnection, FakeServers, Line
 from timerd.engine.message import Filter, Refused, TimerView
+from timerd.front import Front
 from timerd_cluster.names import Names
 
+T = TypeVar("T")
+
+ASKED_MAX: Final = 10
 HEAL_S: Final = 120.0
 """By then, with everything healthy, nothing may be left that is due."""
 NEAR_MS: Final = 60_000
@@ -260,23 +264,27 @@ class World:
     async def _list_all(self) -> None:
         """What any node shows of all."""
         host = self.random("last").choice([host for host in self.hosts if host.life is not None])
-        assert host.life is not None
-        assert host.process is not None
         views: list[TimerView] = []
         token: str | None = None
         while True:
-            page = await host.process.begin(_await(host.life.service.list(Filter(), 50, token)))
-            if isinstance(page, Refused):
-                raise Violation(f"a page was refused: {page}")
+            page = await self._asked(host, lambda service, token=token: service.list(Filter(), 50, token))
             views += page[0]
             token = page[1]
             if token is None:
                 break
         self.checker.listed_all(views)
-        tally = await host.process.begin(_await(host.life.service.tally()))
-        if isinstance(tally, Refused):
-            raise Violation(f"the counts were refused: {tally}")
-        self.checker.balanced([tally])
+        self.checker.balanced([await self._asked(host, lambda service: service.tally())])
+
+    async def _asked(self, host: Host, question: Callable[[Front], Awaitable[T | Refused]]) -> T:
+        """As a caller does who comes again: a shard that is handed over just then is away for a moment."""
+        assert host.life is not None
+        assert host.process is not None
+        for _ in range(ASKED_MAX):
+            answer: T | Refused = await host.process.begin(_await(question(host.life.service)))
+            if not isinstance(answer, Refused):
+                return answer
+            await asyncio.sleep(1.0)
+        raise Violation(f"refused {ASKED_MAX} times: {answer}")
 
 
 async def _await(work: Awaitable[Any]) -> Any:
