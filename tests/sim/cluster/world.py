@@ -14,6 +14,7 @@ import traceback
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import Context
+from functools import partial
 from random import Random
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -267,7 +268,7 @@ class World:
         views: list[TimerView] = []
         token: str | None = None
         while True:
-            page = await self._asked(host, lambda service, token=token: service.list(Filter(), 50, token))
+            page = await self._asked(host, partial(_page, token))
             views += page[0]
             token = page[1]
             if token is None:
@@ -285,6 +286,10 @@ class World:
                 return answer
             await asyncio.sleep(1.0)
         raise Violation(f"refused {ASKED_MAX} times: {answer}")
+
+
+def _page(token: str | None, front: Front) -> Awaitable[tuple[list[TimerView], str | None] | Refused]:
+    return front.list(Filter(), 50, token)
 
 
 async def _await(work: Awaitable[Any]) -> Any:
