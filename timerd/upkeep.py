@@ -180,7 +180,8 @@ class Upkeep:
         if not self._way_bytes:
             return bool(waiting)
         for shard in waiting:
-            self._runner.send(shard.id, MayCede())
+            if shard.waits_to_cede:
+                self._runner.send(shard.id, MayCede())
         if not waiting and all(shard.table_version >= self._way_version for shard in shards):
             self.close_way()
         return False

@@ -128,6 +128,11 @@ class Shard:
         return self._ceding.to_cede
 
     @property
+    def waits_to_cede(self) -> bool:
+        """Whether it is to be told that it may (`MayCede`)."""
+        return self._ceding.waits and self._ceding.to_cede > 0
+
+    @property
     def table_version(self) -> int:
         """Of the table that it knows of; 0: of the first, which says nothing of moves."""
         return self._table.version if self._table is not None else 0
