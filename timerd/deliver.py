@@ -29,7 +29,6 @@ from functools import lru_cache, partial
 from typing import Any, Final
 
 import aiohttp
-from aiohttp.abc import AbstractStreamWriter
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.http import RawResponseMessage
 from aiohttp.streams import StreamReader
@@ -38,12 +37,12 @@ from yarl import URL
 from timerd.engine.address import Targets
 from timerd.guard import ForbiddenAddress, GuardedResolver, LookUp, open_socket
 from timerd.ports import Answer, Request
+from timerd.sending import Body, send
 from timerd.wording import wording
 
 KEEP_ALIVE_S: Final = 4.0  # shorter than the 5 s after which uvicorn and node close: we let go first, and lose nothing
 STALLED_S: Final = 0.1  # a deadline that is seen so late was not looked for: the process stood still
 READ_S: Final = 0.5  # what reading everything that came meanwhile may take then
-STALE_MAX: Final = 3  # closed connections that a call puts up with; a target that closes all at once leaves many
 DNS_TTL_S: Final = 10
 DETAIL_CHARS_MAX: Final = 200
 INTERIM_MAX: Final = 8  # answers 1xx to one request; we ask for none, and a few hints on the way are all that is usual
@@ -71,19 +70,10 @@ class HttpDeliver:
 
     async def post(self, request: Request) -> Answer:
         """See the port. Never raises for anything that the target or the URL does."""
-        body = _Body(request.body)
+        body = Body(request.body, "application/json")
         try:
             async with _within(request.timeout_ms / 1000):
-                for _ in range(STALE_MAX):
-                    try:
-                        return await self._exchange(request, body)
-                    except aiohttp.ClientConnectorError:
-                        raise
-                    except aiohttp.ClientConnectionError:
-                        if body.left:
-                            raise
-                    # The pool gave out a connection that had just been closed, and has dropped it now.
-                return await self._exchange(request, body)
+                return await send(body, lambda: self._exchange(request, body))
         except TimeoutError:
             if body.left:
                 return Answer(error="timeout", detail=f"no answer within {request.timeout_ms} ms")
@@ -101,7 +91,7 @@ class HttpDeliver:
                 await session.close()
         self._session = self._guarded = None
 
-    async def _exchange(self, request: Request, body: "_Body") -> Answer:
+    async def _exchange(self, request: Request, body: Body) -> Answer:
         if request.guarded:
             session, url = self._open_guarded(), URL(request.url, encoded=True)
         else:
@@ -167,20 +157,6 @@ async def _within(seconds: float) -> AsyncIterator[None]:
             yield
         finally:
             alarm.cancel()
-
-
-class _Body(aiohttp.BytesPayload):
-    """The body, and whether any of the request has left: aiohttp holds the headers back until it writes the body."""
-
-    def __init__(self, data: bytes) -> None:
-        super().__init__(data, content_type="application/json")
-        self.left = False
-
-    async def write_with_length(self, writer: AbstractStreamWriter, content_length: int | None) -> None:
-        transport = writer.transport
-        if transport is not None and not transport.is_closing():
-            self.left = True
-        await super().write_with_length(writer, content_length)
 
 
 class _Connector(aiohttp.TCPConnector):

@@ -12,9 +12,9 @@ from typing import Final
 
 import aiohttp
 import structlog
-from aiohttp.abc import AbstractStreamWriter
 
 from timerd.ports import Member, NoReply
+from timerd.sending import Body, send
 from timerd.wording import wording
 
 PATH: Final = "/cluster/v1/ask"
@@ -26,7 +26,6 @@ QUESTION_BYTES_MAX: Final = 256 << 20  # of all of them
 ANSWER_BYTES_MAX: Final = 64 << 20
 KEEP_ALIVE_S: Final = 4.0  # shorter than the server's 5 s: it never closes what we are about to use
 CONNECT_S: Final = 2.0  # a member that is there takes a connection within a round trip
-STALE_MAX: Final = 3
 _REFUSED: Final = frozenset({400, 401, 403, 404, 405, 408, 411, 413, 415, 503})
 """Statuses of a peer that has not taken the question up."""
 
@@ -67,25 +66,16 @@ class HttpPeers:
         self._session = None
 
     async def _ask(self, member: Member, question: bytes, timeout_s: float) -> bytes | NoReply:
-        body = _Body(question)
+        body = Body(question, MEDIA_TYPE)
         try:
             async with asyncio.timeout(timeout_s):
-                for _ in range(STALE_MAX):
-                    try:
-                        return await self._exchange(member, body)
-                    except aiohttp.ClientConnectorError:
-                        raise
-                    except aiohttp.ClientConnectionError:
-                        if body.left:
-                            raise
-                    # The pool gave out a connection that had just been closed, and has dropped it now.
-                return await self._exchange(member, body)
+                return await send(body, lambda: self._exchange(member, body))
         except TimeoutError:
             return NoReply(body.left, f"no answer within {timeout_s:g} s" if body.left else "no connection in time")
         except (aiohttp.ClientError, OSError, ValueError) as error:
             return NoReply(body.left, wording(error)[:200])
 
-    async def _exchange(self, member: Member, body: "_Body") -> bytes | NoReply:
+    async def _exchange(self, member: Member, body: Body) -> bytes | NoReply:
         url = member.url.rstrip("/") + PATH
         async with self._open().post(url, data=body, headers=self._headers, allow_redirects=False) as response:
             if response.status == 200:
@@ -124,17 +114,3 @@ class HttpPeers:
             )
             self._session._retry_connection = False  # see `deliver`: a question is one request
         return self._session
-
-
-class _Body(aiohttp.BytesPayload):
-    """The question, and whether any of the request has left (see `deliver`)."""
-
-    def __init__(self, data: bytes) -> None:
-        super().__init__(data, content_type=MEDIA_TYPE)
-        self.left = False
-
-    async def write_with_length(self, writer: AbstractStreamWriter, content_length: int | None) -> None:
-        transport = writer.transport
-        if transport is not None and not transport.is_closing():
-            self.left = True
-        await super().write_with_length(writer, content_length)
