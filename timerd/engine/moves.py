@@ -9,7 +9,7 @@ Invariants:
   3. What is remembered of a ceded slot is not held any more.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
@@ -254,11 +254,3 @@ class Moves:
 def as_pulled(timer: Timer) -> Timer:
     """A copy of what the old owner showed, as it is to live with the new one."""
     return replace(timer, state=DEAD if timer.state == DEAD else WAITING)
-
-
-def by_source(slots: Mapping[int, AdoptedSlot]) -> dict[tuple[int, int], list[int]]:
-    """(version, source) -> slots."""
-    groups: dict[tuple[int, int], list[int]] = {}
-    for slot, adopted in slots.items():
-        groups.setdefault((adopted.version, adopted.source), []).append(slot)
-    return groups
