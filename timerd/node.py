@@ -171,6 +171,10 @@ class Node:
         """Shard -> epoch."""
         return self._holding.held
 
+    def holds(self, shard: int) -> bool:
+        """Whether a shard is here."""
+        return shard in self._runners.shards
+
     async def take(self, shard: int, log: Log) -> bool:
         """Recover a shard from a log of it alone, and own it. True once that is durable; False: another writer has it.
 

@@ -83,7 +83,7 @@ class Parts:
 
     def is_here(self, shard: int) -> bool:
         """Whether this node serves it now."""
-        return shard in self._node.held
+        return self._node.holds(shard)
 
     # ---- as another node asks
 
