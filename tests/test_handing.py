@@ -74,7 +74,7 @@ def test_a_shard_is_served_while_its_next_owner_replays_at_a_join_and_at_a_stop(
         assert REPLAY_S <= now_s() - began < REPLAY_S + 1
         await until(lambda: len(b.node.held) == SHARDS)
         assert gaps.end() < 0.3
-        assert b.node.logs[-1].looks == 1, "who follows a log is told to look"
+        assert b.node.logs[-1].looks == 2, "who follows a log is told that it is given, and that it is let go of"
 
     run(test)
 

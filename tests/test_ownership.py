@@ -1,13 +1,15 @@
 """Who takes and lets go of which shard, and when."""
 
 import asyncio
+import itertools
 from collections.abc import Mapping
 
 import pytest
 
 from tests.support.owning import LEASE_S, SHARDS, FakeNode, One, Servers, held, run
+from timerd import ownership
 from timerd.engine.plan import Plan, next_plan
-from timerd.ownership import DAMAGED_PAUSE_MS, DEPUTY_MS, PAUSE_MAX_MS, SETTLE_MS, SURE_MS
+from timerd.ownership import DAMAGED_PAUSE_MS, DEPUTY_MS, LOOK_S, PAUSE_MAX_MS, SETTLE_MS, SURE_MS
 
 
 def mapping(plan: Plan) -> Mapping[int, str]:
@@ -109,6 +111,75 @@ def test_the_shards_of_one_that_dies_are_taken_by_the_others() -> None:
         assert [len(each) for each in held(b, c)] == [3, 3]
         assert servers.published[-1][0] == "b"
         assert all(servers.epochs[shard] == 1 for shard in before), "what was well placed stayed"
+
+    run(test)
+
+
+def test_the_shards_of_a_silent_one_are_taken_a_lease_after_it_fell_silent() -> None:
+    """They are read before the plan gives them away, and the lease has run by then."""
+
+    async def test(servers: Servers) -> None:
+        a, b, c = One(servers, "a"), One(servers, "b"), One(servers, "c")
+        await asyncio.sleep(2)
+        before = set(a.node.held)
+        a.die()
+        began = asyncio.get_running_loop().time()
+        await asyncio.sleep(1)
+        b.ensemble.unheard = c.ensemble.unheard = [a.ensemble.me]
+        await asyncio.sleep(3)
+        assert b.node.taking | c.node.taking == before
+        assert not b.node.taking & c.node.taking
+        assert {shard for at, shard in servers.opened if at > began} == before
+        assert before.isdisjoint(b.node.held.keys() | c.node.held.keys())
+        del servers.members["a"]
+        servers.tell()
+        while len(b.node.held) + len(c.node.held) < SHARDS:
+            await asyncio.sleep(0.01)
+        assert asyncio.get_running_loop().time() - began < 1 + LEASE_S + LOOK_S + 0.2
+        assert all(servers.epochs[shard] == 2 for shard in before), "and nothing of it is read again"
+        assert sum(at > began for at, _ in servers.opened) == len(before)
+        assert servers.plan is not None
+        assert all(b.ownership._under[shard] == servers.plan.since_of(shard) for shard in b.node.held)
+
+    run(test)
+
+
+def test_nothing_is_taken_from_one_who_is_heard_again() -> None:
+    async def test(servers: Servers) -> None:
+        a, b = One(servers, "a"), One(servers, "b")
+        await asyncio.sleep(2)
+        before = dict(servers.epochs)
+        for _ in range(3):
+            b.ensemble.unheard = [a.ensemble.me]
+            await asyncio.sleep(2 * LEASE_S)
+            assert a.node.held.keys().isdisjoint(b.node.held)
+            b.ensemble.unheard = []
+            await asyncio.sleep(1)
+            assert not b.node.taking
+        assert len(servers.opened) == 6 + 3 + 3, "they all, once each, and by b what is a's: once, and once again"
+        assert servers.epochs == before
+
+    run(test)
+
+
+def test_a_take_that_reads_makes_others_wait_and_one_that_waits_for_a_lease_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ownership, "READS_AT_ONCE", 1)
+
+    async def test(servers: Servers) -> None:
+        a, b = One(servers, "a"), One(servers, "b")
+        await asyncio.sleep(10)
+        a.die()
+        b.node.replays_s = 0.3
+        began = asyncio.get_running_loop().time()
+        del servers.members["a"]
+        servers.tell()
+        while len(b.node.held) < SHARDS:
+            await asyncio.sleep(0.01)
+        reads = [at for at, _ in servers.opened if at > began]
+        assert all(later - earlier >= 0.3 for earlier, later in itertools.pairwise(reads))
+        assert asyncio.get_running_loop().time() - began < LEASE_S + 3 * (0.3 + LOOK_S) + 0.2
 
     run(test)
 

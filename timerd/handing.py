@@ -61,14 +61,20 @@ class Handing:
 
     # ---- who is to have it
 
-    def follow(self, shard: int, log: FollowedLog) -> None:
+    def follow(self, shard: int, log: FollowedLog, on_end: Callable[[], None]) -> None:
         """A log is about to be replayed: say so when that has come to the end, and tell it when to look again."""
 
         async def at_end() -> None:
+            on_end()
             await self._ensemble.say("warm", shard)
 
         log.at_end = at_end
         self._followed[shard] = log
+
+    def look_soon(self, shard: int) -> None:
+        """There is news of a shard that is followed."""
+        if shard in self._followed:
+            self._followed[shard].look_soon()
 
     def followed(self, shard: int) -> None:
         """That is over."""
@@ -121,5 +127,4 @@ class Handing:
             self._here[shard] = seat, until_ms
         else:
             self._here.pop(shard, None)
-            if shard in self._followed:
-                self._followed[shard].look_soon()
+            self.look_soon(shard)

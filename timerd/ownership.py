@@ -16,15 +16,16 @@ import structlog
 
 from timerd.engine.errors import CorruptLog
 from timerd.engine.plan import Plan, Seat, next_plan
+from timerd.foresight import Foresight
 from timerd.handing import WARM_MS, Handing
 from timerd.ports import Clock, Ensemble, FollowedLog, Log, Member
 
 SETTLE_MS: Final = 500  # who comes may not come alone: several at once are one plan
 DEPUTY_MS: Final = 2_000  # of a plan that is not the right one, before the next in line publishes it
-TAKES_AT_ONCE: Final = 32  # most of them wait for a lease to run out, and each may hold a batch of messages meanwhile
+READS_AT_ONCE: Final = 32  # each may hold a batch of messages; the wait for a lease that follows holds none
 LOOK_S: Final = 0.5
 PAUSE_MS: Final = 200  # before a second try, and twice as long each time
-PAUSE_MAX_MS: Final = 5_000
+PAUSE_MAX_MS: Final = 2_000
 DAMAGED_PAUSE_MS: Final = 30_000  # a damaged log is read whole at each try
 SURE_MS: Final = 2_000  # between two looks whether a shard that is held is still ours
 WARM_PART: Final = 2  # of the grace: the rest is for open deliveries
@@ -99,6 +100,7 @@ class Ownership:
         self._round = asyncio.Event()  # the loop has gone round once more
         self._jobs: dict[int, asyncio.Task[None]] = {}
         self._takes: set[int] = set()
+        self._reads: set[int] = set()  # takes that have not come to the end of their log yet
         self._trials: dict[int, Trial] = {}
         self._logs: dict[int, Log] = {}
         self._under: dict[int, int] = {}  # shard held -> the version from which the plan that it was taken by gave it
@@ -112,6 +114,7 @@ class Ownership:
         self._came_ms = self._now_ms()  # when members last came, or the plan was another
         self._planned = 0
         self._handing = Handing(ensemble, self._count, self._now_ms)
+        self._foresight = Foresight(self._count)
         ensemble.on_change = self._changed
         node.on_lost = self._lost
 
@@ -249,6 +252,9 @@ class Ownership:
         plan = self._ensemble.plan()
         if plan is not None and plan.version != self._planned:
             self._came_ms, self._planned = now_ms, plan.version  # who is not in it may be about to leave
+            self._trials = {shard: trial for shard, trial in self._trials.items() if trial.damaged}
+            for shard in self._takes:
+                self._handing.look_soon(shard)  # it may be given by now
         if wanted is None or wanted == plan:
             self._wrong_since_ms = None
             return
@@ -278,8 +284,9 @@ class Ownership:
         if plan is None:
             return
         mine, held, now_ms = self._mine(plan), self._node.held, self._now_ms()
+        to_take = mine | self._expected(plan, now_ms)
         for shard in list(self._takes):
-            if shard not in mine and shard not in held:
+            if shard not in to_take and shard not in held:
                 self._jobs[shard].cancel()
         for shard in self._shards:
             if shard in self._jobs:
@@ -289,15 +296,24 @@ class Ownership:
                 self._begin(shard, self._release(shard))
             elif shard in held:
                 self._look_after(shard, now_ms)
-            elif shard in mine and self._may_try(shard, now_ms):
+            elif shard in to_take and self._may_try(shard, now_ms):
                 self._takes.add(shard)
+                self._reads.add(shard)
                 self._begin(shard, self._take(shard))
         if len(held) != self._share:
             self._share = len(held)
             self._node.set_share(len(held), len(self._shards))
 
     def _may_try(self, shard: int, now_ms: int) -> bool:
-        return len(self._takes) < TAKES_AT_ONCE and self._trial(shard).again_ms <= now_ms
+        return len(self._reads) < READS_AT_ONCE and self._trial(shard).again_ms <= now_ms
+
+    def _expected(self, plan: Plan, now_ms: int) -> frozenset[int]:
+        """What is another's still, and may soon be ours."""
+        if self._stopping or not self._ensemble.is_settled():
+            return frozenset()
+        members = [member.seat for member in self._ensemble.members()]
+        silent = [member.seat for member in self._ensemble.silent()]
+        return self._foresight.expected(plan, members, silent, self._ensemble.me.seat, now_ms)
 
     def _begin(self, shard: int, job: "Awaitable[None]") -> None:
         task = asyncio.ensure_future(job)
@@ -306,6 +322,7 @@ class Ownership:
         def ended(task: "asyncio.Future[None]") -> None:
             del self._jobs[shard]
             self._takes.discard(shard)
+            self._reads.discard(shard)
             self._bell.set()
             if not task.cancelled() and (error := task.exception()) is not None:
                 log.error("shard_job_failed", shard=shard, exc_info=error)
@@ -321,13 +338,13 @@ class Ownership:
                 self._again(trial, PAUSE_MAX_MS)
                 return
             plan = self._ensemble.plan()
-            if plan is None or shard not in self._mine(plan):
+            if plan is None or shard not in self._mine(plan) | self._expected(plan, self._now_ms()):
                 return
             opened = await self._open_log(shard)
-            self._handing.follow(shard, opened)
+            opened.is_wanted = lambda: self._is_given(shard)
+            self._handing.follow(shard, opened, lambda: self._reads.discard(shard))
             if await self._node.take(shard, opened):
                 self._logs[shard] = opened
-                self._under[shard] = plan.since_of(shard)
                 self._trials.pop(shard, None)
                 return
             log.warning("shard_not_taken", shard=shard, reason="another process has taken it")
@@ -341,6 +358,15 @@ class Ownership:
             self._again(trial, PAUSE_MAX_MS)
         finally:
             self._handing.followed(shard)
+
+    def _is_given(self, shard: int) -> bool:
+        """Whether the plan gives it to this node, and from which plan on. To be asked before the shard's log is owned:
+        any plan that is heard of later, and has had it with another in between, is one more reason to read it anew."""
+        plan = self._ensemble.plan()
+        if plan is None or shard not in self._mine(plan):
+            return False
+        self._under[shard] = plan.since_of(shard)
+        return True
 
     def _again(self, trial: Trial, most_ms: int) -> None:
         pause_ms = most_ms if trial.damaged else trial.pause_ms

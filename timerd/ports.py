@@ -181,6 +181,8 @@ class FollowedLog(Log, Protocol):
 
     at_end: Callable[[], Awaitable[None]]
     """Called when the replay has come to the present end and waits for more, and now and then while it does."""
+    is_wanted: Callable[[], bool]
+    """Asked when the replay could end: False, and it goes on reading what comes."""
 
     def look_soon(self) -> None:
         """There may be more, or nobody else any longer: look at once, not only now and then."""
@@ -278,6 +280,10 @@ class Ensemble(Protocol):
 
     def link(self) -> Link:
         """How it stands with the servers."""
+        ...
+
+    def silent(self) -> list[Member]:
+        """Members that have missed a beat: most of those who are gone soon, and some who are only slow."""
         ...
 
     def is_settled(self) -> bool:

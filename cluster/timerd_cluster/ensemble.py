@@ -33,6 +33,7 @@ BUCKET: Final = "members"
 PLAN: Final = "plan.table"  # a node's key has no dot
 HEARD_BEATS: Final = 2.5  # so long a process of our name that lives can't be silent
 STORED_BEATS: Final = 2.5
+SILENT_BEATS: Final = 1.75  # one is missing; what is done then harms nobody, and can be undone
 LOOK_S: Final = 0.1
 AGAIN_S: Final = 0.1  # after a nudge: what it told of may not have been stored when we looked
 LEAVE_S: Final = 2.0
@@ -108,6 +109,12 @@ class KvEnsemble:
         """See the port."""
         connection = self._connection
         return Link(connection.is_connected, connection.appends_unknown, connection.shards_fenced)
+
+    def silent(self) -> list[Member]:
+        """See the port. One of ours must have been stored when theirs was due: else it is the bucket that is slow."""
+        beat_ms = self._beat_s * 1000
+        since_ms = min(self._now_ms() - SILENT_BEATS * beat_ms, self._stored_ms - beat_ms)
+        return [member for member in self._roster.silent(round(since_ms)) if member != self.me]
 
     def is_settled(self) -> bool:
         """See the port."""
@@ -300,7 +307,10 @@ class KvEnsemble:
         if subject.startswith(self._catalogue.prefix):
             self.on_catalogue_change()
             return
-        if not data or _member(data) not in self._there:  # else it is a beat like those before
+        member = _member(data) if data else None
+        if member in self._there:  # a beat like those before
+            self._roster.sounded(self._now_ms(), member.name)
+        else:
             self._nudge.set()
 
     def _hear_said(self, subject: str, data: bytes) -> None:

@@ -27,6 +27,8 @@ class News:
         """When it was heard, moved on by silences."""
         self.shown_ms = at_ms
         """When it was to be read last, news or not."""
+        self.sounded_ms = at_ms
+        """When somebody was heard to put it."""
         self.fresh = False
         """More than once: it was alive while this roster was."""
 
@@ -58,6 +60,19 @@ class Roster:
         known.shown_ms = now_ms
         if revision > known.revision:
             known.member, known.revision, known.at_ms, known.fresh = member, revision, now_ms, True
+
+    def sounded(self, now_ms: int, name: str) -> None:
+        """A heartbeat was heard on its way to the bucket: nobody is kept alive by that, but it tells sooner."""
+        if (known := self._known.get(name)) is not None:
+            known.sounded_ms = now_ms
+
+    def silent(self, since_ms: int) -> list[Member]:
+        """Those of whom neither has been heard after that moment, by name."""
+        return [
+            member
+            for member in self.there()
+            if max(self._known[member.name].at_ms, self._known[member.name].sounded_ms) < since_ms
+        ]
 
     def there(self) -> list[Member]:
         """The members that were there when it last listened, by name."""

@@ -75,6 +75,7 @@ class StreamLog:
         self.begun = servers.found
         self.names = names
         self.at_end: Callable[[], Awaitable[None]] = _nothing
+        self.is_wanted: Callable[[], bool] = lambda: True
         self._segment_bytes = size
         self._streams = {shard: ShardStream(connection, names, shard, writer, lease()) for shard in shards}
         self._bodies = {shard: BodyStream(connection, names, shard, size) for shard in shards}
@@ -136,7 +137,8 @@ class StreamLog:
         """All frames still held, each shard's in order, until the shards may be taken.
 
         Whoever owns a shard may still be writing, and what it writes is read too. This ends when each stream ends in a
-        `Closed`, or its end has not moved for a whole lease (lease.py); then `Owned`, the first append, may follow.
+        `Closed`, or its end has not moved for a whole lease (lease.py), and the log `is_wanted`; then the first append,
+        `Owned`, may follow.
         Raises CorruptLog, NoAnswer, ApiError, and LogFailed if the log is closed meanwhile.
         """
         assert not self._replayed, "a log is replayed once"
@@ -146,12 +148,13 @@ class StreamLog:
                 yield frame
         told_ms: int | None = None
         for stream in self._streams.values():  # the waits are for all at once
-            while wait_ms := stream.lease.wait_ms():
+            while (wait_ms := stream.lease.wait_ms()) or not self.is_wanted():
                 self._refuse_if_failed()
                 if told_ms is None or stream.lease.now_ms() - told_ms >= AT_END_MS:
                     told_ms = stream.lease.now_ms()
                     await self.at_end()
-                await self._pause(min(FOLLOW_MS, wait_ms + 1) / 1000)  # boot time passes no slower than the loop's
+                # Boot time passes no slower than the loop's.
+                await self._pause(min(FOLLOW_MS, wait_ms + 1 if wait_ms else FOLLOW_MS) / 1000)
                 try:
                     async for frame in self._read(stream, segments):
                         yield frame

@@ -25,10 +25,8 @@ LEADERS = -(-ROUNDS // 3)
 RELEASES = sized(200, 5)
 DUE = 100
 LEASE_S = sized(5.0, 1.0)
-DEAD_S = max(1.0, 0.8 * LEASE_S)
 TAKEN_S = (LEASE_S + 10.0) * BUSY
-ELECTED_S = 9.0 * BUSY
-"""So long NATS servers take for a new leader of a stream; it adds up only where one is killed."""
+"""In every round: also where the servers have to elect a new leader, which takes them up to 9 s."""
 RELEASED_S = 10.0 * BUSY
 
 
@@ -90,10 +88,10 @@ async def test_a_shard_is_taken_over_every_time(tmp_path: Path) -> None:
             cluster.nodes[owner].kill()
             taking = asyncio.create_task(taken(cluster, others[1], shard, owner))
             if leader is not None:
-                await asyncio.sleep(rng.uniform(0.8, 1) * (DEAD_S + LEASE_S))  # as the lease runs out
+                await asyncio.sleep(rng.uniform(0.8, 1.2) * LEASE_S)  # as the lease of the killed one runs out
                 await leader.kill()
             took[leader is not None].append(await taking)
-            assert took[leader is not None][-1] <= TAKEN_S + ELECTED_S * (leader is not None), f"round {round}"
+            assert took[leader is not None][-1] <= TAKEN_S, f"round {round}, leader {leader and leader.name}"
             await witness.look()
             if leader is not None:
                 await leader.start()

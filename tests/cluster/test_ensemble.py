@@ -66,6 +66,24 @@ def test_nobody_is_given_up_for_a_silence_in_which_nothing_could_be_heard() -> N
     assert roster.there() == [A], "nor does it bring anybody back"
 
 
+def test_one_is_silent_that_is_neither_in_the_bucket_nor_on_its_way_to_it() -> None:
+    roster = Roster(0)
+    roster.heard(0, "a", A, 1)
+    roster.heard(0, "b", B, 1)
+    roster.sounded(0, "nobody")
+    assert roster.silent(0) == []
+    assert roster.silent(1) == [A, B]
+    roster.heard(100, "b", B, 1)
+    assert roster.silent(1) == [A, B], "no news"
+    roster.sounded(100, "a")
+    roster.heard(100, "b", B, 2)
+    assert roster.silent(100) == []
+    assert roster.silent(101) == [A, B]
+    listen(roster, 100, DEAD_MS)
+    assert roster.there() == [B], "what was only on its way keeps nobody alive"
+    assert roster.silent(101) == [B], "who is not there is not silent, but gone"
+
+
 def test_one_that_leaves_is_gone_at_once_and_one_that_comes_back_is_another() -> None:
     roster = Roster(0)
     roster.heard(0, "a", A, 1)

@@ -228,6 +228,35 @@ async def test_a_taker_says_when_it_waits_and_looks_at_once_when_it_is_told_to(
     assert [frame.lsn for frame in seen] == [1, 2]
 
 
+async def test_a_log_that_is_not_wanted_yet_is_followed_beyond_the_lease(opener: Opener) -> None:
+    clock, other = Clock(), Clock()
+    log = await owner(opener, clock)
+    opener.boot_ms = other
+    taker = await opener.open()
+    lease = taker._streams[0].lease
+    wanted = False
+    taker.is_wanted = lambda: wanted
+    seen: list[Frame] = []
+    taking = asyncio.create_task(follow(taker, seen))
+    await until(lambda: lease.has_read)
+    other.ms += LEASE_MS
+    for _ in range(2):  # it goes round once more, and so it has not ended
+        taker.look_soon()
+        await until(lambda: not taker._look.is_set())
+    await log.append([armed(0, 2)])
+    await until(lambda: len(seen) == 2 and lease.wait_ms() == LEASE_MS)  # it counts from what came last
+    other.ms += LEASE_MS
+    await log.append([armed(0, 3)])
+    await until(lambda: len(seen) == 3 and lease.wait_ms() == LEASE_MS)
+    other.ms += LEASE_MS
+    assert not taking.done()
+    wanted = True
+    taker.look_soon()
+    await asyncio.wait_for(taking, 10)
+    await taker.append([Frame(0, 4, [Owned(2, 0, False)])])
+    assert not taker.fenced, "no lease is waited for once more"
+
+
 async def test_a_taker_that_is_overtaken_at_the_last_moment_is_refused(opener: Opener) -> None:
     clock, other = Clock(), Clock()
     log = await owner(opener, clock)

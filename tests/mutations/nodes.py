@@ -22,8 +22,8 @@ PLANTED: Final = (
         (
             Edit(
                 "cluster/timerd_cluster/stream_log.py",
-                "self._pause(min(FOLLOW_MS, wait_ms + 1) / 1000)  # boot",
-                "asyncio.sleep((wait_ms + 1) / 1000)\n                continue  # boot",
+                "self._pause(min(FOLLOW_MS, wait_ms + 1 if wait_ms else FOLLOW_MS) / 1000)\n",
+                "asyncio.sleep((wait_ms + 1) / 1000)\n                continue\n",
             ),
         ),
     ),

@@ -117,6 +117,14 @@ PLANTED: Final = (
         Pytest("tests/test_ownership.py", because=ONE_PROCESS),
     ),
     Mutation(
+        "taken-before-it-is-given",
+        "whoever reads the shards of a silent node beforehand takes them without a plan",
+        "cluster/timerd_cluster/stream_log.py",
+        "(wait_ms := stream.lease.wait_ms()) or not self.is_wanted():",
+        "wait_ms := stream.lease.wait_ms():",
+        Pytest("tests/cluster/test_lease.py", because=ONE_PROCESS),
+    ),
+    Mutation(
         "lease-runs-out-while-letting-go",
         "a shard that takes long to let go of is not kept by its owner meanwhile",
         "timerd/ownership.py",

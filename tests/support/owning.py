@@ -55,6 +55,7 @@ class FakeEnsemble:
         self.on_catalogue_change: Callable[[], None] = lambda: None
         self.on_said: Callable[[Word, int, Seat], None] = lambda word, shard, seat: None
         self.displaced = False
+        self.unheard: list[Member] = []
         self.deaf = False
         self.mute = False
         self._servers = servers
@@ -74,6 +75,9 @@ class FakeEnsemble:
 
     def members(self) -> list[Member]:
         return self._members
+
+    def silent(self) -> list[Member]:
+        return self.unheard
 
     def is_settled(self) -> bool:
         return True
@@ -130,6 +134,7 @@ class FakeLog:
         self.confirmed = 0
         self.current = True
         self.at_end: Callable[[], Awaitable[None]]
+        self.is_wanted: Callable[[], bool]
         self.looks = 0
 
     def look_soon(self) -> None:
@@ -172,7 +177,10 @@ class FakeNode:
             await log.at_end()
             await asyncio.sleep(0.1)
         if owner is not None:
+            await log.at_end()
             await asyncio.sleep(LEASE_S)
+        while not log.is_wanted():
+            await asyncio.sleep(0.1)
         assert shard not in self._servers.owners or self._servers.owners[shard] is owner, "one owner"
         self._servers.owners[shard] = self
         self._servers.epochs[shard] = self.held[shard] = self._servers.epochs.get(shard, 0) + 1
