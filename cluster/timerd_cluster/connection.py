@@ -10,6 +10,7 @@ import asyncio
 import base64
 import contextlib
 import json
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -155,11 +156,23 @@ class Connection:
     async def _several(self, stream: str, wanted: Mapping[str, Any]) -> AsyncGenerator[Stored, None]:
         inbox = self._client.new_inbox()
         replies = None
+        found: deque[Msg] = deque()
+        bell = asyncio.Event()
+
+        async def take(reply: Msg) -> None:
+            found.append(reply)
+            bell.set()
+
         try:
-            replies = await self._client.subscribe(inbox, pending_bytes_limit=0)
+            # What came in one piece is handed on in one piece: to wait for each message costs as much as to read it.
+            replies = await self._client.subscribe(inbox, cb=take, pending_bytes_limit=0)
             await self._client.publish(f"$JS.API.DIRECT.GET.{stream}", _json(wanted), reply=inbox)
             while True:
-                reply = await replies.next_msg(timeout=self.answer_s)
+                if not found:
+                    bell.clear()
+                    async with asyncio.timeout(self.answer_s):
+                        await bell.wait()
+                reply = found.popleft()
                 headers = reply.headers or {}
                 if STATUS in headers:
                     if headers[STATUS] == "503":
