@@ -151,7 +151,7 @@ class Process:
     def session(self) -> aiohttp.ClientSession:
         """A session for requests of the test's own."""
         if self._session is None:
-            # Shorter than the server's 5 s, as callers should have it: a request into a closing connection gets no answer.
+            # Less than the server has: what is asked of a connection that it is closing gets no answer.
             connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=4.0)
             self._session = aiohttp.ClientSession(connector=connector)
         return self._session
