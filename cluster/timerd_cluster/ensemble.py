@@ -12,7 +12,7 @@ counts. While the bucket can't be read, or takes no beat of ours, nothing is hea
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import msgspec
@@ -27,7 +27,7 @@ from timerd_cluster.connection import ApiError, Connection, NoAnswer
 from timerd_cluster.kv_catalog import key_of, name_of
 from timerd_cluster.names import Names
 from timerd_cluster.roster import BEAT_MS, DEAD_MS, Roster
-from timerd_cluster.servers import Servers
+from timerd_cluster.servers import NO_STREAM, Servers
 
 BUCKET: Final = "members"
 PLAN: Final = "plan.table"  # a node's key has no dot
@@ -73,6 +73,7 @@ class KvEnsemble:
         self._nudge = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._left = False
+        self._make: Callable[[], Awaitable[None]] = _nothing
 
     @classmethod
     async def join(
@@ -88,8 +89,10 @@ class KvEnsemble:
 
         Raises ClusterRefused, also when another process of this name is there; NoAnswer, ApiError.
         """
-        await (await Servers.check(connection)).bucket(names, BUCKET, replicas)
+        servers = await Servers.check(connection)
+        await servers.bucket(names, BUCKET, replicas)
         ensemble = cls(connection, names, me, clock, dead_ms)
+        ensemble._make = lambda: servers.bucket(names, BUCKET, replicas)
         await ensemble._enter()
         for bucket in (ensemble._bucket, ensemble._catalogue):
             await connection.watch(f"{bucket.prefix}>", ensemble._nudged)
@@ -225,6 +228,16 @@ class KvEnsemble:
                 self._plan_revision = 0
             self._revision, self._stored_ms = revision, self._now_ms()
 
+    async def _make_if_gone(self) -> None:
+        """Make the bucket again if somebody has deleted it: without one nobody is heard. Raises NoAnswer, ApiError."""
+        try:
+            await self._bucket.last_sequence()
+        except ApiError as error:
+            if error.code != NO_STREAM:
+                raise
+            log.warning("members_made_again", reason=f"the bucket {self._bucket.stream} was gone")
+            await self._make()
+
     def _is_ours(self, entry: Entry) -> bool:
         member = None if entry.data is None else _member(entry.data)
         return member is not None and member.life == self.me.life
@@ -235,7 +248,11 @@ class KvEnsemble:
         while not self.displaced and not self._left:
             await asyncio.sleep(self._beat_s)
             try:
-                await self._put_beat()
+                try:
+                    await self._put_beat()
+                except (NoAnswer, ApiError):
+                    await self._make_if_gone()
+                    raise
                 sequence = await self._catalogue.last_sequence()
                 if sequence != self._catalogue_sequence:
                     self._catalogue_sequence = sequence
@@ -329,6 +346,10 @@ class KvEnsemble:
 
     def _now_ms(self) -> int:
         return self._clock.now().boot_ms
+
+
+async def _nothing() -> None:
+    """Stands for what `join` sets."""
 
 
 def _member(data: bytes) -> Member | None:

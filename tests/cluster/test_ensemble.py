@@ -17,8 +17,8 @@ from timerd.engine.errors import ClusterRefused
 from timerd.engine.plan import Plan, Seat, next_plan
 from timerd.ports import Member
 from timerd_cluster import ensemble as ensembles
-from timerd_cluster.bucket import Bucket
-from timerd_cluster.connection import LAST_MAX, NoAnswer
+from timerd_cluster.bucket import Bucket, Entry
+from timerd_cluster.connection import LAST_MAX, ApiError, NoAnswer
 from timerd_cluster.ensemble import BUCKET, PLAN, KvEnsemble
 from timerd_cluster.kv_catalog import KvCatalog
 from timerd_cluster.roster import DEAD_MS, Roster
@@ -422,3 +422,29 @@ async def test_a_bucket_that_was_deleted_and_made_again_is_gone_by(opener: Opene
     await until(lambda: one.plan() == two.plan() == plan)
     for each in (one, two, three):
         await each.leave()
+
+
+async def test_a_bucket_that_was_deleted_is_made_again_by_who_is_there(opener: Opener) -> None:
+    one, two = await join(opener, A), await join(opener, B)
+    await until(lambda: one.members() == two.members() == [A, B])
+    connection = await opener.connect()
+    bucket = Bucket(connection, opener.names, BUCKET)
+    await connection.api(f"STREAM.DELETE.{bucket.stream}")
+    async with asyncio.timeout(15):
+        while (made := await entries(bucket)) is None or None in {each.data for each in made}:
+            await asyncio.sleep(0.01)
+    plan = next_plan(one.plan(), [A.seat, B.seat], 8)
+    assert await one.publish(plan)
+    await until(lambda: one.plan() == two.plan() == plan and one.members() == two.members() == [A, B])
+    assert not one.displaced
+    assert not two.displaced
+    for each in (one, two):
+        await each.leave()
+
+
+async def entries(bucket: Bucket) -> list[Entry] | None:
+    """Of A and B; None: there is no bucket."""
+    try:
+        return [await bucket.read(name) for name in ("a", "b")]
+    except ApiError:
+        return None
