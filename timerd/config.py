@@ -48,6 +48,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     cluster_lease: float = 5.0
     cluster_address: str | None = None
     """Where the other nodes reach this one."""
+    cluster_new_catalog: bool = False
+    """Begin another catalogue on logs that have lost theirs."""
     cluster_secret: str | None = None
     """What nodes know each other by; None: the one that the catalogue keeps."""
     max_body: int = 16 << 20

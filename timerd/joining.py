@@ -14,7 +14,7 @@ import structlog
 
 from timerd import boot, listening
 from timerd.config import Config, ConfigError, node_name
-from timerd.engine.errors import IncompleteDirectory, UnreadableCatalog
+from timerd.engine.errors import UnreadableCatalog
 from timerd.engine.ring import RingTable, build_table
 from timerd.engine.settings import Settings
 from timerd.front import Front
@@ -177,7 +177,8 @@ class _Coming:
 
     async def join(self) -> Joined:
         config, connection, clock = self._config, self._connection, self._clock
-        catalog = await KvCatalog.open(connection, self._prefix, config.cluster_replicas)
+        anew = config.cluster_new_catalog
+        catalog = await KvCatalog.open(connection, self._prefix, config.cluster_replicas, anew=anew)
         logs: Logs | None = None
         if (table := await catalog.ring()) is not None:
             # Before the others hear of it: one that is refused must not be in their plan, not even for a moment.
@@ -221,17 +222,16 @@ class _Coming:
         return table
 
     async def _first_table(self, catalog: KvCatalog) -> RingTable:
-        table = build_table(range(self._config.shards or SHARDS_DEFAULT))
-        written = await (await Servers.check(self._connection)).written(self._prefix)
-        if written and self._config.shards is None:
-            if (stored := await catalog.ring()) is not None:  # another node was quicker
-                return stored
-            raise IncompleteDirectory(
-                f"there are logs and no catalogue (the bucket {self._prefix.prefix}-catalog), which holds the types. "
-                "Put it back; or, if it is lost, start once with --shards N, as many as there were, and put the types "
-                "again"
-            )
-        await self._logs(table, new=True)
+        servers = await Servers.check(self._connection)
+        written = 0
+        if self._config.cluster_new_catalog:
+            written = await servers.written(self._prefix)
+        else:
+            await catalog.refuse_if_lost(servers)  # once more: a backup may be coming back just now
+        if (stored := await catalog.ring()) is not None:  # another node was quicker
+            return stored
+        table = build_table(range(written or self._config.shards or SHARDS_DEFAULT))
+        await self._logs(self._checked(table), new=True)
         return await catalog.begin_ring(table)
 
     async def _logs(self, table: RingTable, *, new: bool) -> Logs:

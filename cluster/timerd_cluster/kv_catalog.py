@@ -3,6 +3,9 @@
 A bucket is a stream that keeps the last message of each subject; `nats kv` reads it. A value is the same JSON as a row
 of the catalogue on one machine. Every change is acknowledged by the bucket's leader before its call returns; one whose
 outcome is not known is made again, which does no harm. Reads are the leader's, never a replica's that may be behind.
+
+The ring table is put before the first turn is written, and never taken away. So logs that hold something, and no ring
+table, are a catalogue that was lost: nobody makes another one in its place who was not told to.
 """
 
 import asyncio
@@ -15,17 +18,18 @@ from typing import Any, Final, TypeVar
 import msgspec
 import structlog
 
-from timerd.engine.errors import CatalogFull, ClusterRefused, UnreadableCatalog
+from timerd.engine.errors import CatalogFull, ClusterRefused, IncompleteDirectory, UnreadableCatalog
 from timerd.engine.ring import RingTable
 from timerd.engine.timer import TimerType
 from timerd.ports import ApiKey, Utilisation
 from timerd_cluster.bucket import OPERATION, Bucket
 from timerd_cluster.connection import ApiError, Connection, NoAnswer
 from timerd_cluster.names import Names
-from timerd_cluster.servers import Servers, several
+from timerd_cluster.servers import NO_STREAM, Servers, several
 from timerd_cluster.shard_stream import NO_ROOM, PAUSE_MAX_S, PAUSE_S
 
 BUCKET: Final = "catalog"
+RING: Final = "ring.table"
 OF_NODES: Final = "secret.cluster"
 DIGEST: Final = "secret.digest"
 DIGESTED: Final = b"timerd: the secret of a cluster's nodes"
@@ -44,18 +48,41 @@ class KvCatalog:
 
     def __init__(self, connection: Connection, names: Names) -> None:
         self._connection = connection
+        self._names = names
         self._stream = names.bucket_stream(BUCKET)
         self._subject = names.bucket_subject(BUCKET, "")
         self._bucket = Bucket(connection, names, BUCKET)
 
     @classmethod
-    async def open(cls, connection: Connection, names: Names, replicas: int) -> "KvCatalog":
+    async def open(cls, connection: Connection, names: Names, replicas: int, *, anew: bool = False) -> "KvCatalog":
         """Check the servers and the bucket, which is made if there is none. The connection stays the caller's.
 
-        Raises ClusterRefused, NoAnswer.
+        `anew`: although logs are there that had one. Raises ClusterRefused, IncompleteDirectory, NoAnswer, ApiError.
         """
-        await (await Servers.check(connection)).bucket(names, BUCKET, replicas)
-        return cls(connection, names)
+        catalog = cls(connection, names)
+        servers = await Servers.check(connection)
+        if not anew:
+            await catalog.refuse_if_lost(servers)  # first: a bucket that is made now is in the way of a backup
+        await servers.bucket(names, BUCKET, replicas)
+        return catalog
+
+    async def refuse_if_lost(self, servers: Servers) -> None:
+        """Raises IncompleteDirectory where logs hold something and no ring table is kept; NoAnswer, ApiError."""
+        if await self._has_ring() or not await servers.written(self._names) or await self._has_ring():
+            return  # the third: another node may have begun meanwhile
+        raise IncompleteDirectory(
+            f"there are logs and no catalogue (the bucket {self._names.prefix}-{BUCKET}), which holds the types and "
+            "the keys. Put it back from a backup (docs/cluster.md); or, if it is lost, stop all nodes, start one with "
+            "--cluster-new-catalog, and put the types again"
+        )
+
+    async def _has_ring(self) -> bool:
+        try:
+            return (await self._bucket.read(RING)).data is not None
+        except ApiError as error:
+            if error.code == NO_STREAM:
+                return False
+            raise
 
     async def types(self) -> list[TimerType]:
         """All types, by name."""
@@ -120,10 +147,10 @@ class KvCatalog:
     async def begin_ring(self, table: RingTable) -> RingTable:
         """Put the first ring table, unless there is one by now; the one that stands. Raises NoAnswer, ApiError."""
         while True:
-            entry = await self._bucket.read("ring.table")
+            entry = await self._bucket.read(RING)
             if entry.data is not None:
-                return _decoded(_ring_decoder, "ring.table", entry.data)
-            if await self._bucket.put("ring.table", msgspec.json.encode(table), entry.revision) is not None:
+                return _decoded(_ring_decoder, RING, entry.data)
+            if await self._bucket.put(RING, msgspec.json.encode(table), entry.revision) is not None:
                 return table
 
     async def secret(self, given: str | None, made: str) -> str:
@@ -160,7 +187,7 @@ class KvCatalog:
 
     async def put_ring(self, table: RingTable) -> None:
         """Replace the ring table."""
-        await self._write("ring.table", msgspec.json.encode(table))
+        await self._write(RING, msgspec.json.encode(table))
 
     async def utilisation(self) -> list[Utilisation]:
         """Nothing: in a cluster the number of shards is fixed, for now."""

@@ -27,7 +27,7 @@ class Names(NamedTuple):
         """The stream of a shard's large payloads."""
         return f"{self.prefix}-bodies-{shard}"
 
-    def body_subject(self, shard: int, segment: int | str, end: int | str) -> str:
+    def body_subject(self, shard: int | str, segment: int | str, end: int | str) -> str:
         """The subject of one extent of a body segment, or of many, with wildcards."""
         return f"{self.prefix}.bodies.{shard}.{segment}.{end}"
 

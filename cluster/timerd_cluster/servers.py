@@ -153,11 +153,16 @@ class Servers:
             raise CorruptLog(f"stream {names.log(shard)}", 0, "it is missing: the shard's timers are gone from here")
         await self._ensured(found, wanted, replicas, SETTINGS, {**VERSIONED, LEASE: f"{lease_ms} ms"})
 
-    async def written(self, names: Names) -> bool:
-        """Whether any shard's log holds anything, whoever knows of it. Raises NoAnswer, ApiError."""
-        answer = await self._connection.api("STREAM.NAMES", {"subject": f"{names.prefix}.log.*"})
-        infos = await several([self._info(name) for name in answer.get("streams") or ()])
-        return any(info is not None and info["state"]["last_seq"] for info in infos)
+    async def written(self, names: Names) -> int:
+        """As many shards as have streams, if any of these has ever held anything; else 0. Raises NoAnswer, ApiError."""
+        subjects = (f"{names.prefix}.log.*", names.body_subject("*", "*", "*"))
+        answers = [await self._connection.api("STREAM.NAMES", {"subject": subject}) for subject in subjects]
+        all_names = [name for answer in answers for name in answer.get("streams") or ()]
+        found = [name for name in all_names if name.rpartition("-")[2].isdigit()]
+        infos = await several([self._info(name) for name in found])
+        if not any(info is not None and info["state"]["last_seq"] for info in infos):
+            return 0
+        return 1 + max(int(name.rpartition("-")[2]) for name in found)
 
     async def bucket(self, names: Names, name: str, replicas: int) -> None:
         """Make a key-value bucket, or find that it is as it should be. Raises ClusterRefused."""

@@ -2,13 +2,14 @@
 
     export TIMERD_CLUSTER=nats://timerd:...@nats1:4222
     python deploy/nats/backup.py backup DIR [--prefix timerd] [--quiet 3]
-    python deploy/nats/backup.py restore DIR [--prefix timerd]
+    python deploy/nats/backup.py restore DIR [--prefix timerd] [--stream NAME]
 
 Stop every timerd first: a shard's log and its bodies are two streams, and only fit together when nobody writes. It
 looks, and refuses otherwise. A restore wants servers on which no stream of that prefix is left, but for those that a
-restore of the same backup has put back before it broke off: it goes on behind them. Each stream is a directory with
-`backup.json` (settings and state) and `stream.tar.s2` (the snapshot). The members' bucket is left out: it says who is
-there, and nobody is. Needs nats-py, which timerd's environment has, and the image (/opt/timerd/backup.py).
+restore of the same backup has put back before it broke off: it goes on behind them. With --stream it puts one back that
+was lost, beside those that are there. Each stream is a directory with `backup.json` (settings and state) and
+`stream.tar.s2` (the snapshot). The members' bucket is left out: it says who is there, and nobody is. Needs nats-py,
+which timerd's environment has, and the image (/opt/timerd/backup.py).
 """
 
 import argparse
@@ -106,14 +107,20 @@ async def save(client: Client, name: str, directory: Path) -> int:
     return size
 
 
-async def restore(client: Client, prefix: str, directory: Path) -> None:
-    """All of it, or what is left of it. Raises Refused."""
+async def restore(client: Client, prefix: str, directory: Path, only: str | None) -> None:
+    """All of it, or what is left of it, or one stream. Raises Refused."""
     paths = {path.name: path for path in directory.iterdir()}  # noqa: ASYNC240
     if not paths:
         raise Refused(f"{directory} is empty")
     if broken := sorted(name for name, path in paths.items() if not (path / "backup.json").is_file()):
         raise Refused(f"{directory} is no whole backup: {broken[0]} has no backup.json, which is written last")
     there = await streams(client, prefix)
+    if only is not None:
+        if only not in paths or only in there:
+            raise Refused(f"{only} is not in {directory}" if only not in paths else f"{only} is there already")
+        await load(client, paths[only])
+        print(f"{only}: restored", flush=True)
+        return
     for name in there:
         if name not in paths or name.startswith("KV_") or not await is_as_saved(client, paths[name]):
             raise Refused(
@@ -152,7 +159,7 @@ async def run(given: argparse.Namespace, servers: str) -> None:
         if given.command == "backup":
             await backup(client, given.prefix, given.directory, given.quiet)
         else:
-            await restore(client, given.prefix, given.directory)
+            await restore(client, given.prefix, given.directory, given.stream)
     finally:
         await client.close()
 
@@ -163,6 +170,7 @@ def main() -> int:
     parser.add_argument("directory", type=Path)
     parser.add_argument("--prefix", default="timerd")
     parser.add_argument("--quiet", type=float, default=QUIET_S, help="seconds in which nobody may have written")
+    parser.add_argument("--stream", help="of a restore: this one alone")
     given = parser.parse_args()
     try:
         asyncio.run(run(given, os.environ["TIMERD_CLUSTER"]))

@@ -6,6 +6,7 @@ import shutil
 import sys
 from pathlib import Path
 
+import nats
 import pytest
 
 from tests.cluster.nats_server import SHIPPED, NatsServer, free_ports, needed
@@ -70,4 +71,14 @@ async def test_what_was_saved_is_all_there_on_new_servers(tmp_path: Path) -> Non
     async with Process(tmp_path / "data", *ONE, env={"TIMERD_CLUSTER": new.url}) as timerd:
         assert sorted((timer["id"], timer["fire_at"], timer["payload"]) for timer in await timerd.list()) == wanted
         await timerd.arm([{"id": "more", "type": "t", "delay": 3600}])
+        assert await timerd.stop() == 0
+        client = await nats.connect(new.url)
+        await client.jetstream().delete_stream("KV_timerd-catalog")
+        await client.close()
+        alone = ("restore", saved, "--stream", "KV_timerd-catalog")
+        assert (await tool(new, *alone[:-1], "KV_timerd-members"))[0] == 1
+        assert await tool(new, *alone) == (0, "KV_timerd-catalog: restored\n")
+        assert (await tool(new, *alone))[0] == 1
+        await timerd.start()
+        assert (await timerd.stats("t"))["live"] == 201
     await new.kill()

@@ -13,12 +13,14 @@ from tests.cluster.nats_server import NatsServer
 from tests.cluster.open_log import Opener, opener_of
 from tests.storage.test_catalog import FULL
 from timerd.catalogue import Types
-from timerd.engine.errors import ClusterRefused, UnreadableCatalog
+from timerd.engine.errors import ClusterRefused, IncompleteDirectory, UnreadableCatalog
 from timerd.engine.ring import build_table
 from timerd.engine.timer import TimerType
 from timerd.ports import ApiKey
 from timerd_cluster.bucket import Bucket
-from timerd_cluster.kv_catalog import BUCKET, KvCatalog, key_of
+from timerd_cluster.connection import ApiError
+from timerd_cluster.kv_catalog import BUCKET, RING, KvCatalog, key_of
+from timerd_cluster.servers import NO_STREAM, Servers
 
 KEY = ApiKey("abcdefgh", "ops", ("read", "arm"), b"\x01" * 32, 1, None, 2.5)
 
@@ -65,6 +67,33 @@ async def test_the_first_ring_is_one_nodes_and_the_others_read_it(opener: Opener
     bucket = Bucket(await opener.connect(), opener.names, BUCKET)
     await bucket.put("ring.table", None, (await bucket.read("ring.table")).revision)
     assert await catalogs[0].begin_ring(tables[1]) == tables[1], "behind a deletion, too"
+
+
+@pytest.mark.parametrize("kept", ["log", "bodies"])
+async def test_a_catalogue_that_logs_have_lost_is_not_begun_again_by_itself(opener: Opener, kept: str) -> None:
+    connection = await opener.connect()
+    await opener.open((0, 1, 2))  # as a first start that broke off has left them: empty, and nothing rests on them
+    catalog = await KvCatalog.open(connection, opener.names, 1)
+    await catalog.begin_ring(build_table(range(3)))
+    subject = opener.names.log_subject(1) if kept == "log" else opener.names.body_subject(1, 1, 1)
+    await connection.publish(subject, b"turn", {})
+    assert await (await KvCatalog.open(connection, opener.names, 1)).ring() is not None
+
+    bucket = Bucket(connection, opener.names, BUCKET)
+    await bucket.put(RING, None, (await bucket.read(RING)).revision)
+    with pytest.raises(IncompleteDirectory, match="there are logs and no catalogue"):
+        await KvCatalog.open(connection, opener.names, 1)
+    await connection.api(f"STREAM.DELETE.{bucket.stream}")
+    with pytest.raises(IncompleteDirectory, match="there are logs and no catalogue"):
+        await KvCatalog.open(connection, opener.names, 1)
+    with pytest.raises(ApiError) as raised:
+        await bucket.read(RING)
+    assert raised.value.code == NO_STREAM, "a bucket would be in the way of the one that comes back"
+
+    catalog = await KvCatalog.open(connection, opener.names, 1, anew=True)
+    assert await (await Servers.check(connection)).written(opener.names) == 3
+    await catalog.begin_ring(build_table(range(3)))
+    await KvCatalog.open(connection, opener.names, 1)
 
 
 async def test_the_first_secret_is_everybodys_and_another_is_refused(opener: Opener) -> None:

@@ -11,6 +11,7 @@ from tests.cluster.nats_server import NatsServer
 from tests.crash.kill import kill_rounds
 from tests.support.process import Process
 from tests.support.processor import Processor
+from timerd_cluster import kv_catalog
 from timerd_cluster.bucket import Bucket
 from timerd_cluster.connection import Connection
 from timerd_cluster.ensemble import BUCKET
@@ -159,3 +160,28 @@ async def test_a_prefix_that_the_servers_would_not_take(tmp_path: Path) -> None:
     )
     assert code == 2
     assert "--cluster-prefix must be" in said
+
+
+async def test_logs_that_have_lost_their_catalogue_are_refused_until_it_is_back_or_said_to_be_lost(
+    shared_server: NatsServer, tmp_path: Path
+) -> None:
+    options = ("--cluster-prefix", "lost", "--cluster-replicas", "1", "--cluster-lease", "0.3")
+    env = {"TIMERD_CLUSTER": shared_server.url}
+    connection = await Connection.connect([shared_server.url], "test")
+    async with Process(tmp_path / "data", *options, "--shards", "2", env=env) as timerd:
+        await timerd.put_type("t", url="http://127.0.0.1:9/")
+        await timerd.arm([{"id": f"t{n}", "type": "t", "delay": 3600} for n in range(20)])
+        assert await timerd.stop() == 0
+    await connection.api(f"STREAM.DELETE.{Names('lost').bucket_stream(kv_catalog.BUCKET)}")
+    for more, why in (
+        (("--shards", "2"), "there are logs and no catalogue (the bucket lost-catalog)"),
+        (("--shards", "3", "--cluster-new-catalog"), "the cluster has 2 shards"),
+        (("--shards", "2"), "--cluster-new-catalog"),  # that has left an empty bucket
+    ):
+        code, said = await _refused(Process(tmp_path / "data", *options, *more, env=env))
+        assert code in (2, 4), said
+        assert why in said
+    async with Process(tmp_path / "data", *options, "--cluster-new-catalog", env=env) as timerd:
+        assert len(await timerd.list()) == 20
+        assert (await timerd.request("GET", "/v1/types/t"))[0] == 404
+    await connection.close()

@@ -62,6 +62,10 @@ def serve_command(
         str | None,
         typer.Option(help="URL at which the other nodes reach this one.  [default: made of --host and --port]"),
     ] = None,
+    cluster_new_catalog: Annotated[
+        bool | None,
+        typer.Option("--cluster-new-catalog", help="Begin another catalogue for logs that have lost theirs; once."),
+    ] = None,
     cluster_secret: Annotated[
         str | None,
         typer.Option(
