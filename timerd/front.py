@@ -374,7 +374,7 @@ class Front:
 
     # ---- the steps that requests are made of
 
-    def _all(self) -> builtins.list[int]:
+    def _all(self) -> tuple[int, ...]:
         return self.table.shard_ids
 
     def _owners(self) -> dict[int, Member]:

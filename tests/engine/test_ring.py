@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+import msgspec
 import pytest
 
 from timerd.engine.ring import LOAD_FACTOR, SLOTS, build_table, slot_of, slots_of
@@ -18,8 +19,18 @@ def test_no_shard_has_more_than_its_share_and_a_tenth(shards: int) -> None:
     loads = Counter(table.shards)
     assert len(loads) == shards
     assert max(loads.values()) <= SLOTS * LOAD_FACTOR / shards + 1
-    assert table.shard_ids == list(range(shards))
+    assert table.shard_ids == tuple(range(shards))
     assert sum(len(table.slots_of(shard)) for shard in table.shard_ids) == SLOTS
+
+
+def test_what_follows_from_all_slots_is_made_once_and_is_no_part_of_the_table() -> None:
+    table = build_table(range(8))
+    before = msgspec.json.encode(table)
+    assert table.shard_ids is table.shard_ids
+    assert table.known_ids is table.known_ids
+    assert msgspec.json.encode(table) == before
+    assert table == build_table(range(8))
+    assert msgspec.structs.replace(table, shards=(3,) * SLOTS).shard_ids == (3,)
 
 
 def test_it_depends_on_the_set_of_shards_alone() -> None:

@@ -5,6 +5,7 @@ whoever needs a placement looks it up there. Nobody computes one from an id and 
 """
 
 from collections.abc import Iterable
+from functools import cached_property
 from typing import Final
 
 import msgspec
@@ -26,8 +27,8 @@ def slots_of(ids: Iterable[str]) -> list[int]:
     return [hash & _MASK for hash in map(xxh3_64_intdigest, map(str.encode, ids))]
 
 
-class RingTable(msgspec.Struct, frozen=True):
-    """slot -> shard, as one published value."""
+class RingTable(msgspec.Struct, frozen=True, dict=True):
+    """slot -> shard, as one published value. What follows from all its slots is made once, when first asked for."""
 
     version: int
     shards: tuple[int, ...]
@@ -39,15 +40,15 @@ class RingTable(msgspec.Struct, frozen=True):
     least: int = 0
     """How many shards were asked for by hand; 0: nobody has."""
 
-    @property
-    def shard_ids(self) -> list[int]:
+    @cached_property
+    def shard_ids(self) -> tuple[int, ...]:
         """The shards that the table names, ascending."""
-        return sorted(set(self.shards))
+        return tuple(sorted(set(self.shards)))
 
-    @property
-    def known_ids(self) -> list[int]:
+    @cached_property
+    def known_ids(self) -> tuple[int, ...]:
         """All shards that have a log."""
-        return sorted({*self.shards, *range(self.known)})
+        return tuple(sorted({*self.shards, *range(self.known)}))
 
     def source_of(self, slot: int) -> int | None:
         """The shard that a slot moves from by this table; None: it has not moved."""
