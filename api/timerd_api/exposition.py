@@ -5,8 +5,8 @@ armed + revived = fired + cancelled + replaced + dead + dropped (all reasons) + 
 The registry is this object's own; nothing is ever registered globally.
 """
 
-from collections.abc import Callable, Iterator
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -17,38 +17,47 @@ from timerd.report import LagWindow, NodeTally, TypeReport, Vitals
 
 MEDIA_TYPE: Final = CONTENT_TYPE_LATEST
 
+Told = TypeVar("Told")
 
-class OfType(NamedTuple):
-    """A metric with a sample a type. Counters get `_total` behind their names."""
+
+class Figure(NamedTuple, Generic[Told]):
+    """A metric, and how its value is read. Counters get `_total` behind their names."""
 
     name: str
     help: str
-    value: Callable[[TypeReport], float]
+    value: Callable[[Told], float]
     counts: bool = True
 
+    def family(self, told: Iterable[tuple[Sequence[str], Told]], labels: Sequence[str] = ()) -> Metric:
+        """With a sample of each that is told of."""
+        family = (CounterMetricFamily if self.counts else GaugeMetricFamily)(self.name, self.help, labels=labels)
+        for values, each in told:
+            family.add_metric(values, float(self.value(each)))
+        return family
 
-TYPE_METRICS: Final = (
-    OfType("timerd_armed", "Generations given by arms and re-arms.", lambda r: r.armed),
-    OfType("timerd_revived", "Dead letters that were replayed.", lambda r: r.revived),
-    OfType("timerd_fired", "Generations delivered and acknowledged.", lambda r: r.fired),
-    OfType("timerd_cancelled", "Live timers cancelled.", lambda r: r.cancelled),
-    OfType("timerd_replaced", "Live generations that a new arm took the place of.", lambda r: r.replaced),
-    OfType("timerd_dead", "Timers given up as dead letters.", lambda r: r.dead),
-    OfType("timerd_purged", "Dead letters that are no more, replayed ones aside.", lambda r: r.purged),
-    OfType("timerd_superseded", "Answers about generations that were no longer current.", lambda r: r.superseded),
-    OfType("timerd_retried", "Failed attempts that will be followed by another.", lambda r: r.retried),
-    OfType("timerd_batches", "Batches delivered, whatever the outcome.", lambda r: r.batches),
-    OfType("timerd_batch_timers", "Timers in the batches delivered.", lambda r: r.batch_timers),
-    OfType("timerd_unnamed", "Ids in answers that were not in their batch.", lambda r: r.unnamed),
-    OfType("timerd_coalesced", "Turns that overdue re-arms skipped (misfire policy).", lambda r: r.coalesced),
-    OfType("timerd_live", "Timers that are live.", lambda r: r.live, counts=False),
-    OfType("timerd_in_flight", "Timers in a delivery whose outcome is open.", lambda r: r.in_flight, counts=False),
-    OfType("timerd_retrying", "Timers that wait for another attempt.", lambda r: r.retrying, counts=False),
-    OfType("timerd_dead_letters", "Dead letters kept.", lambda r: r.dead_letters, counts=False),
-    OfType("timerd_missed", "Timers overdue beyond the grace that wait, at most.", lambda r: r.missed, counts=False),
-    OfType("timerd_breaker_open", "1 while the target counts as down.", lambda r: r.breaker == "open", counts=False),
-    OfType("timerd_slowed", "Targets that get fewer requests at once than may be.", lambda r: r.slowed, counts=False),
-    OfType(
+
+TYPE_METRICS: Final[Sequence[Figure[TypeReport]]] = (
+    Figure("timerd_armed", "Generations given by arms and re-arms.", lambda r: r.armed),
+    Figure("timerd_revived", "Dead letters that were replayed.", lambda r: r.revived),
+    Figure("timerd_fired", "Generations delivered and acknowledged.", lambda r: r.fired),
+    Figure("timerd_cancelled", "Live timers cancelled.", lambda r: r.cancelled),
+    Figure("timerd_replaced", "Live generations that a new arm took the place of.", lambda r: r.replaced),
+    Figure("timerd_dead", "Timers given up as dead letters.", lambda r: r.dead),
+    Figure("timerd_purged", "Dead letters that are no more, replayed ones aside.", lambda r: r.purged),
+    Figure("timerd_superseded", "Answers about generations that were no longer current.", lambda r: r.superseded),
+    Figure("timerd_retried", "Failed attempts that will be followed by another.", lambda r: r.retried),
+    Figure("timerd_batches", "Batches delivered, whatever the outcome.", lambda r: r.batches),
+    Figure("timerd_batch_timers", "Timers in the batches delivered.", lambda r: r.batch_timers),
+    Figure("timerd_unnamed", "Ids in answers that were not in their batch.", lambda r: r.unnamed),
+    Figure("timerd_coalesced", "Turns that overdue re-arms skipped (misfire policy).", lambda r: r.coalesced),
+    Figure("timerd_live", "Timers that are live.", lambda r: r.live, counts=False),
+    Figure("timerd_in_flight", "Timers in a delivery whose outcome is open.", lambda r: r.in_flight, counts=False),
+    Figure("timerd_retrying", "Timers that wait for another attempt.", lambda r: r.retrying, counts=False),
+    Figure("timerd_dead_letters", "Dead letters kept.", lambda r: r.dead_letters, counts=False),
+    Figure("timerd_missed", "Timers overdue beyond the grace that wait, at most.", lambda r: r.missed, counts=False),
+    Figure("timerd_breaker_open", "1 while the target counts as down.", lambda r: r.breaker == "open", counts=False),
+    Figure("timerd_slowed", "Targets that get fewer requests at once than may be.", lambda r: r.slowed, counts=False),
+    Figure(
         "timerd_held",
         "Targets that get nothing until a set time.",
         lambda r: r.held,
@@ -66,37 +75,28 @@ SHARD_TIMERS: Final = ("timerd_shard_timers", "Live timers in a shard.")
 OLDEST_DUE: Final = ("timerd_oldest_due_timestamp_seconds", "Since when the longest waiting due timer waits; 0 = none.")
 
 
-class OfNode(NamedTuple):
-    """A metric with one sample."""
-
-    name: str
-    help: str
-    value: Callable[[NodeTally], float]
-    counts: bool = True
-
-
-NODE_METRICS: Final = (
-    OfNode(
+NODE_METRICS: Final[Sequence[Figure[NodeTally]]] = (
+    Figure(
         "timerd_moving_slots",
         "Slots of which another shard than their owner may hold timers yet.",
         lambda t: sum(shard.adopted for shard in t.shards),
         counts=False,
     ),
-    OfNode("timerd_turns", "Turns persisted.", lambda t: t.turns),
-    OfNode("timerd_log_appended_bytes", "Bytes appended to the log.", lambda t: t.appended_bytes),
-    OfNode(
+    Figure("timerd_turns", "Turns persisted.", lambda t: t.turns),
+    Figure("timerd_log_appended_bytes", "Bytes appended to the log.", lambda t: t.appended_bytes),
+    Figure(
         "timerd_log_live_bytes",
         "Bytes that the log needs: a checkpoint, bodies, kept room (not written yet, so this may be above disk).",
         lambda t: t.log_live_bytes,
         counts=False,
     ),
-    OfNode("timerd_log_disk_bytes", "Bytes of the log on disk.", lambda t: t.log_disk_bytes, counts=False),
-    OfNode(
+    Figure("timerd_log_disk_bytes", "Bytes of the log on disk.", lambda t: t.log_disk_bytes, counts=False),
+    Figure(
         "timerd_bodies_accepted_bytes",
         "Bytes of payloads above 512 bytes, as they were accepted.",
         lambda t: t.bodies_accepted_bytes,
     ),
-    OfNode(
+    Figure(
         "timerd_bodies_copied_bytes",
         "Bytes of such payloads written once more, so that the files they lay in could be deleted.",
         lambda t: t.bodies_copied_bytes,
@@ -104,26 +104,27 @@ NODE_METRICS: Final = (
 )
 
 
-class OfCluster(NamedTuple):
-    """A metric with one sample, of a node of a cluster."""
-
-    name: str
-    help: str
-    value: Callable[[Vitals], float]
-    counts: bool = False
-
-
-CLUSTER_METRICS: Final = (
-    OfCluster("timerd_cluster_connected", "1 while a NATS server is connected to.", lambda v: v.connected),
-    OfCluster("timerd_append_age_seconds", "How long the oldest append has been under way.", lambda v: v.append_age_s),
-    OfCluster("timerd_shards_held", "Shards that this node has.", lambda v: v.shards_held),
-    OfCluster("timerd_shards", "Shards of the cluster.", lambda v: v.shards),
-    OfCluster("timerd_plan_version", "The newest plan of the shards that this node knows.", lambda v: v.plan_version),
-    OfCluster("timerd_ring_version", "The ring table that this node goes by.", lambda v: v.ring_version),
-    OfCluster("timerd_appends_unknown", "Appends of which no answer came.", lambda v: v.appends_unknown, True),
-    OfCluster("timerd_shards_fenced", "Shards that another node turned out to have.", lambda v: v.shards_fenced, True),
-    OfCluster("timerd_forwarded_requests", "Requests to other nodes.", lambda v: v.forwarded_requests, True),
-    OfCluster("timerd_forwarded_timers", "Timers armed or cancelled by those.", lambda v: v.forwarded_timers, True),
+CLUSTER_METRICS: Final[Sequence[Figure[Vitals]]] = (
+    Figure("timerd_cluster_connected", "1 while a NATS server is connected to.", lambda v: v.connected, counts=False),
+    Figure(
+        "timerd_append_age_seconds",
+        "How long the oldest append has been under way.",
+        lambda v: v.append_age_s,
+        counts=False,
+    ),
+    Figure("timerd_shards_held", "Shards that this node has.", lambda v: v.shards_held, counts=False),
+    Figure("timerd_shards", "Shards of the cluster.", lambda v: v.shards, counts=False),
+    Figure(
+        "timerd_plan_version",
+        "The newest plan of the shards that this node knows.",
+        lambda v: v.plan_version,
+        counts=False,
+    ),
+    Figure("timerd_ring_version", "The ring table that this node goes by.", lambda v: v.ring_version, counts=False),
+    Figure("timerd_appends_unknown", "Appends of which no answer came.", lambda v: v.appends_unknown),
+    Figure("timerd_shards_fenced", "Shards that another node turned out to have.", lambda v: v.shards_fenced),
+    Figure("timerd_forwarded_requests", "Requests to other nodes.", lambda v: v.forwarded_requests),
+    Figure("timerd_forwarded_timers", "Timers armed or cancelled by those.", lambda v: v.forwarded_timers),
 )
 
 
@@ -150,11 +151,9 @@ class Exposition(Collector):
         if tally is None:
             return
         types = sorted(tally.types.items())
+        reports = [([name], report) for name, report in types]
         for of_type in TYPE_METRICS:
-            family = _family(of_type.name, of_type.help, of_type.counts, ["type"])
-            for name, report in types:
-                family.add_metric([name], float(of_type.value(report)))
-            yield family
+            yield of_type.family(reports, ["type"])
         dropped = CounterMetricFamily(*DROPPED, labels=["type", "reason"])
         lag = GaugeMetricFamily(*LAG, labels=["type", "quantile"])
         for name, report in types:
@@ -172,15 +171,7 @@ class Exposition(Collector):
         waiting = [s.oldest_due_at for s in tally.shards if s.oldest_due_at is not None]
         yield GaugeMetricFamily(*OLDEST_DUE, value=min(waiting, default=0) / 1000)
         for of_node in NODE_METRICS:
-            family = _family(of_node.name, of_node.help, of_node.counts, [])
-            family.add_metric([], of_node.value(tally))
-            yield family
-        for of_cluster in CLUSTER_METRICS if self._vitals is not None else ():
-            assert self._vitals is not None
-            family = _family(of_cluster.name, of_cluster.help, of_cluster.counts, [])
-            family.add_metric([], float(of_cluster.value(self._vitals)))
-            yield family
-
-
-def _family(name: str, help: str, counts: bool, labels: list[str]) -> CounterMetricFamily | GaugeMetricFamily:
-    return (CounterMetricFamily if counts else GaugeMetricFamily)(name, help, labels=labels)
+            yield of_node.family([((), tally)])
+        if self._vitals is not None:
+            for of_cluster in CLUSTER_METRICS:
+                yield of_cluster.family([((), self._vitals)])
