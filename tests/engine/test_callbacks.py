@@ -18,8 +18,9 @@ from timerd.engine.answer import Accepted, Failed, Outcome
 from timerd.engine.command import SendSettle, SendTake, Sort, TargetTurned
 from timerd.engine.dispatcher import Dispatcher
 from timerd.engine.effect import Ready, Settled, Taken
-from timerd.engine.gate import HOSTS_IDLE_MAX, Gate
+from timerd.engine.gate import Gate
 from timerd.engine.host import share_of
+from timerd.engine.hosts import HOSTS_IDLE_MAX
 from timerd.engine.message import Arm, Cancel, Message, SetTypes, WholeFailure
 from timerd.engine.now import Now
 from timerd.engine.ring import slot_of
@@ -190,7 +191,7 @@ def test_every_callback_is_sent_once_and_nothing_is_left() -> None:
     world.run(1)
     assert Counter(id for _, _, id in world.sent) == Counter({f"{h}{n}": 1 for h in "abcdef" for n in range(100)})
     assert max(world.sorted.values()) <= 2, "looked at to learn the host, and to be sent"
-    assert (world.gate.in_flight, world.gate.hosts, world.gate.open) == (0, 0, set())
+    assert (world.gate.in_flight, len(world.gate.hosts), world.gate.open) == (0, 0, set())
     assert world.sent[0][0] >= 50
 
 
@@ -395,12 +396,12 @@ def test_hosts_in_trouble_are_remembered_within_bounds() -> None:
         world.arm([f"x{n}"], f"h{n}")
     world.run(5_000)
     assert world.totals()["dead"] == HOSTS_IDLE_MAX + 500
-    assert world.gate.hosts == HOSTS_IDLE_MAX
+    assert len(world.gate.hosts) == HOSTS_IDLE_MAX
     world.answers.clear()
     for n in range(HOSTS_IDLE_MAX + 500):
         world.arm([f"y{n}"], f"h{n}")
     world.run(5_000)
-    assert world.gate.hosts == 0
+    assert len(world.gate.hosts) == 0
 
 
 @settings(max_examples=15, deadline=None)
@@ -435,4 +436,4 @@ def test_nothing_is_lost_and_everything_ends(
     world.run(10)
     assert world.live == 0
     assert (world.gate.in_flight, world.gate.open) == (0, set())
-    assert world.gate.hosts <= 4
+    assert len(world.gate.hosts) <= 4

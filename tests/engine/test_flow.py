@@ -4,8 +4,9 @@ import pytest
 
 from timerd.engine.answer import Failed
 from timerd.engine.batch import Batch
+from timerd.engine.choice import Choice
 from timerd.engine.effect import Ready
-from timerd.engine.flow import Choice, Flow
+from timerd.engine.flow import Flow
 from timerd.engine.now import Now
 from timerd.engine.timer import Failure, RetryPolicy, Timer, TimerType
 
@@ -37,7 +38,7 @@ def batch(count: int = 1, whole: int = 50, tried_at: int = 0, error: str | None 
 
 def open_breaker(flow: Flow, now_ms: int) -> None:
     for n in range(3):
-        flow.breaker.suspect(1000 + n, None, flow.policy, now_ms, 1.0)
+        flow.target.breaker.suspect(1000 + n, None, flow.policy, now_ms, 1.0)
 
 
 # ---- the target
@@ -49,15 +50,15 @@ def test_a_new_address_is_a_new_target() -> None:
     flow.open.add(9)
     flow.set_type(TimerType("t", url="http://new", batch_size=50, retry=RetryPolicy(jitter=0.0)), 0)
     ready(flow, 50, 5, since=1)
-    assert not flow.breaker.open
+    assert not flow.target.breaker.open
     assert flow.choose(at(0)) == Choice(50, 50, [(0, 5)])
     for _ in range(5):  # what is still under way to the old one says nothing about the new one, nor about its members
-        assert flow.judge(at(1), batch(count=1), DOWN, 1.0).counted is False
-        assert flow.judge(at(1), batch(count=1), Failed("HTTP 410", gone=True), 1.0).limit == 50
-    flow.accept(9, 5)
-    assert not flow.breaker.open
-    assert not flow.gone
-    assert flow.breaker.succeeded_at == 0
+        assert flow.target.judge(at(1), batch(count=1), DOWN, 1.0).counted is False
+        assert flow.target.judge(at(1), batch(count=1), Failed("HTTP 410", gone=True), 1.0).limit == 50
+    flow.target.accept(9, 5)
+    assert not flow.target.breaker.open
+    assert not flow.target.gone
+    assert flow.target.breaker.succeeded_at == 0
 
 
 # ---- choices
@@ -110,7 +111,7 @@ def test_a_probe_goes_to_what_was_tried_longest_ago_and_first_attempts_were_neve
         limits.append(choice.limit)
         flow.note_probe(choice, n, now.boot_ms)
         assert flow.choose(at(10_000 * (n + 1) + 9000)) is None, "a second probe"
-        flow.breaker.suspect(n, None, flow.policy, now.boot_ms, 1.0)
+        flow.target.breaker.suspect(n, None, flow.policy, now.boot_ms, 1.0)
         if choice.limit:
             ready(flow, 25, 5, since=now.boot_ms)
     assert limits == [0, 25, 0, 25]
@@ -120,8 +121,8 @@ def test_a_single_probe_keeps_its_members_whole() -> None:
     flow = flow_of(max_lag_ms=0)
     open_breaker(flow, 0)
     for n in range(3):
-        flow.breaker.send_probe(n)
-        flow.breaker.suspect(n, None, flow.policy, 0, 1.0)
+        flow.target.breaker.send_probe(n)
+        flow.target.breaker.suspect(n, None, flow.policy, 0, 1.0)
     ready(flow, 25, 20, since=1)
     assert flow.choose(at(100_000)) == Choice(25, 25, [(0, 1)])
 
@@ -187,12 +188,12 @@ def test_allowance_for_what_was_not_there_is_given_back() -> None:
 
 
 def judge(flow: Flow, batch: Batch, failed: Failed, now_ms: int = 1000) -> tuple[int, int, bool]:
-    failure = flow.judge(at(now_ms), batch, failed, 1.0)
+    failure = flow.target.judge(at(now_ms), batch, failed, 1.0)
     return failure.limit, failure.gap_ms, failure.counted
 
 
 def succeeded(flow: Flow, ms: int) -> Flow:
-    flow.breaker.succeed(ms)
+    flow.target.breaker.succeed(ms)
     return flow
 
 
@@ -226,7 +227,7 @@ def test_a_target_known_to_be_down_is_no_members_fault() -> None:
     assert judge(flow, batch(20, tried_at=400), DEAF) == (50, 1000, False)
     flow = succeeded(flow_of(), 500)
     for n in range(2):
-        flow.breaker.suspect(n, None, flow.policy, 600, 1.0)
+        flow.target.breaker.suspect(n, None, flow.policy, 600, 1.0)
     assert judge(flow, batch(20, tried_at=400), DEAF) == (50, 1000, False), "the failure that opens it"
 
 

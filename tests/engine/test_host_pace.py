@@ -8,8 +8,8 @@ import pytest
 from tests.engine.test_callbacks import TYPE, World
 from timerd.engine.answer import Accepted, Failed
 from timerd.engine.condition import HOSTS_SHOWN, HostsCondition
-from timerd.engine.gate import HOSTS_IDLE_MAX
 from timerd.engine.host import share_of
+from timerd.engine.hosts import HOSTS_IDLE_MAX
 from timerd.engine.pace import CALM_MS
 
 OK = Accepted()
@@ -130,7 +130,7 @@ def test_a_host_that_refuses_callbacks_that_come_one_by_one_is_remembered(max_in
     world.answers.clear()
     world.run(600_000)
     assert world.totals()["fired"] > 110
-    assert world.gate.hosts == 0
+    assert len(world.gate.hosts) == 0
     assert [turned.what for turned in world.turned] == told
 
 
@@ -160,7 +160,7 @@ def test_hosts_that_refuse_are_remembered_within_bounds_and_go_without_a_word() 
         world.arm([f"x{n}", f"y{n}"], f"h{n}")
     world.run(5_000)
     assert world.totals()["dead"] == 2 * (HOSTS_IDLE_MAX + 500)
-    assert world.gate.hosts == HOSTS_IDLE_MAX
+    assert len(world.gate.hosts) == HOSTS_IDLE_MAX
     assert Counter(turned.what for turned in world.turned) == {"slow_down_began": HOSTS_IDLE_MAX + 500}
 
 

@@ -90,7 +90,7 @@ def test_hosts_learn_nothing_of_callbacks_that_could_not_be_sent() -> None:
     world.dispatcher.sort = lambda now, no, wants: sent(now, no, [(t, missing) for t, _ in wants])  # type: ignore[method-assign]
     world.arm([f"x{n}" for n in range(20)], "h")
     world.run(3_000)
-    assert (world.sent, world.turned, world.gate.hosts) == ([], [], 0)
+    assert (world.sent, world.turned, len(world.gate.hosts)) == ([], [], 0)
     world.dispatcher.sort = sent  # type: ignore[method-assign]
     world.run(6_000)
     assert len(world.sent) == 20

@@ -107,13 +107,13 @@ def test_a_new_address_is_whole() -> None:
 
 def test_a_pause_is_kept_whoever_may_have_been_the_cause_of_it() -> None:
     flow = flow_of(max_in_flight=16)
-    flow.accept(8, 1_000)
+    flow.target.accept(8, 1_000)
     poison = batch(tried_at=500, error="HTTP 503")
     flow.open.add(poison.batch_no)
-    flow.judge(at(2_000), poison, Failed("HTTP 503", suspect=True, refused=True), 1.0)
-    assert flow.pace.window is None, "by itself it says nothing of the target"
-    flow.judge(at(2_000), poison, Failed("HTTP 503", suspect=True, refused=True, retry_after_ms=10_000), 1.0)
-    assert flow.pace.window == 1
+    flow.target.judge(at(2_000), poison, Failed("HTTP 503", suspect=True, refused=True), 1.0)
+    assert flow.target.pace.window is None, "by itself it says nothing of the target"
+    flow.target.judge(at(2_000), poison, Failed("HTTP 503", suspect=True, refused=True, retry_after_ms=10_000), 1.0)
+    assert flow.target.pace.window == 1
 
 
 def test_a_503_with_nothing_said_opens_the_breaker_as_before() -> None:

@@ -29,8 +29,8 @@ PLANTED: Final = (
         "probe-not-given-back",
         "a probe for which nothing was left under its host stays under way for ever",
         "timerd/engine/gate.py",
-        "        host.breaker.drop_probe(batch_no)\n        self._offer(host)\n\n    def release",
-        "        self._offer(host)\n\n    def release",
+        "        host.breaker.drop_probe(batch_no)\n        self.hosts.offer(host)\n\n    def release",
+        "        self.hosts.offer(host)\n\n    def release",
         Pytest(WORLD, because="what waits for a host is seldom cancelled to the last there"),
     ),
     Mutation(
@@ -52,7 +52,7 @@ PLANTED: Final = (
     Mutation(
         "hosts-never-forgotten",
         "a host that is well stays in memory",
-        "timerd/engine/gate.py",
+        "timerd/engine/hosts.py",
         "            if self._hosts.pop(host.name, None) and host.pace.slowed:\n",
         "            if host.pace.slowed:\n",
         Pytest(WORLD, because="it does not look at memory"),

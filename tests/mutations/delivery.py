@@ -64,7 +64,7 @@ PLANTED: Final = (
     Mutation(
         "batch-too-large",
         "each shard is asked for a whole batch",
-        "timerd/engine/flow.py",
+        "timerd/engine/choice.py",
         "                takes.append((shard, part))\n                count -= part\n",
         "                takes.append((shard, part))\n",
         Simulator(60),
@@ -73,8 +73,8 @@ PLANTED: Final = (
         "one-slot-too-many",
         "one delivery more than max_in_flight is begun",
         "timerd/engine/flow.py",
-        "len(self.open) >= self._slots(type):",
-        "len(self.open) > self._slots(type):",
+        "len(self.open) >= target.slots:",
+        "len(self.open) > target.slots:",
         Simulator(20),
     ),
     Mutation(
@@ -105,8 +105,8 @@ PLANTED: Final = (
         "pause-does-not-hold",
         "a paused type is delivered like any other",
         "timerd/engine/flow.py",
-        'if type is None or self.gone or type.state != "active" or len(self.open)',
-        "if type is None or self.gone or len(self.open)",
+        'if type is None or target.gone or type.state != "active" or len(self.open)',
+        "if type is None or target.gone or len(self.open)",
         Pytest("tests/engine/test_dispatcher.py", because="it pauses types and does not judge what is sent meanwhile"),
     ),
     Mutation(
@@ -124,7 +124,7 @@ PLANTED: Final = (
     Mutation(
         "retry-after-ignored",
         "a target that asks for a pause is sent other batches all the same",
-        "timerd/engine/flow.py",
+        "timerd/engine/target.py",
         "            self._held_until = max(self._held_until, now.boot_ms + failed.retry_after_ms)\n",
         "            pass\n",
         Pytest("tests/engine/test_dispatcher.py", because="its targets do not say when they are asked too soon"),

@@ -18,8 +18,8 @@ PLANTED: Final = (
     Mutation(
         "an-outage-ends-in-a-storm",
         "what waits for a target that is back is sent at once, as far as there are slots",
-        "timerd/engine/flow.py",
-        "            self.pace.restart(max(self.open, default=0), self._bound, reason, boot_ms)\n",
+        "timerd/engine/target.py",
+        "            self.pace.restart(max(self._open, default=0), self._bound, reason, boot_ms)\n",
         "            self.pace.forget()\n",
         Pytest("tests/engine/test_slow_down.py", because="its targets are as well after an outage as they ever were"),
     ),

@@ -15,9 +15,9 @@ from timerd.engine.answer import Accepted, Outcome
 from timerd.engine.backoff import draw_jitter
 from timerd.engine.batch import Batch
 from timerd.engine.catchup import MISSED, host_of, key_of_missed
+from timerd.engine.choice import Choice
 from timerd.engine.command import Command, SendSettle, SendTake, Sort
 from timerd.engine.effect import Settled, Taken
-from timerd.engine.flow import Choice
 from timerd.engine.gate import Gate
 from timerd.engine.late import Late
 from timerd.engine.message import SettleSome, Take, WholeFailure

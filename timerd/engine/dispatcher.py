@@ -29,10 +29,11 @@ from timerd.engine.answer import Accepted, Outcome
 from timerd.engine.backoff import draw_jitter
 from timerd.engine.callbacks import Callbacks
 from timerd.engine.catchup import MISSED
+from timerd.engine.choice import Choice
 from timerd.engine.command import Command, PauseType, Post, SendSettle, SendTake
 from timerd.engine.condition import Condition, HostsCondition
 from timerd.engine.effect import Ready, Settled, Taken
-from timerd.engine.flow import Choice, Flow
+from timerd.engine.flow import Flow
 from timerd.engine.gate import Gate
 from timerd.engine.late import Late, untried
 from timerd.engine.message import Settle, Take, WholeFailure
@@ -135,7 +136,7 @@ class Dispatcher:
     def leaves(self, batch_no: int) -> bool:
         """A posted batch is being sent now. Whether `commands` may have more for that."""
         flow = self._open[batch_no].flow
-        if not flow.leave():
+        if not flow.target.leave():
             return False
         self._changed[flow.name] = None
         return True
@@ -148,19 +149,20 @@ class Dispatcher:
         flow = batch.flow
         jitter = draw_jitter(flow.policy, random)
         if isinstance(outcome, Accepted):
-            flow.accept(batch_no, now.boot_ms)
+            flow.target.accept(batch_no, now.boot_ms)
             self._counts[flow.name].unnamed += outcome.unnamed
             settle = Settle(batch_no, jitter, outcome.results)
         else:
-            settle = Settle(batch_no, jitter, failure=flow.judge(now, batch.as_posted(batch_no), outcome, jitter))
-            if outcome.gone and flow.gone and flow.type is not None:
+            failure = flow.target.judge(now, batch.as_posted(batch_no), outcome, jitter)
+            settle = Settle(batch_no, jitter, failure=failure)
+            if outcome.gone and flow.target.gone and flow.type is not None:
                 self._out.append(PauseType(flow.name, outcome.error))
         self._settle(batch, settle)
 
     def emptied(self, batch_no: int) -> None:
         """Nothing of a posted batch is left to deliver (its payloads are lost); it was not sent."""
         batch = self._open[batch_no]
-        batch.flow.breaker.drop_probe(batch_no)
+        batch.flow.target.breaker.drop_probe(batch_no)
         self._settle(batch, Settle(batch_no))
 
     def sort(self, now: Now, batch_no: int, wants: Sequence[tuple[Timer, str | WholeFailure]]) -> list[Timer]:
@@ -418,7 +420,7 @@ class Dispatcher:
         flow.open.add(batch_no)
         if choice.limit == MISSED:
             flow.catching_up.add(batch_no)
-        if flow.breaker.open:
+        if flow.target.breaker.open:
             flow.note_probe(choice, batch_no, now.boot_ms)
         self._open[batch_no] = OpenBatch(flow, choice)
         self._out += [SendTake(shard, Take(batch_no, flow.name, choice.limit, count)) for shard, count in choice.takes]
@@ -433,7 +435,7 @@ class Dispatcher:
             self._out.append(Post(batch.as_posted(batch_no)))
             return
         # Nothing was there any more, or nowhere to send it to: the type went while the takes were under way.
-        batch.flow.breaker.drop_probe(batch_no)
+        batch.flow.target.breaker.drop_probe(batch_no)
         failure = WholeFailure("the type was removed", batch.flow.policy.min_backoff_ms, batch.whole)
         self._settle(batch, Settle(batch_no, failure=failure if batch.timers else None))
 

@@ -8,35 +8,30 @@ hundred thousand callbacks is one probe at a time and no polling, and each of th
 What was missed (see catchup.py) is sorted as it may leave, and parked apart: a host's on-time callbacks go before its
 missed ones.
 
-The hosts that have something to do stand in a ring, so that none starves when there are more hosts than slots, and
-whenever a slot is free what is not sorted yet is sorted, a batch at a time. Like a `Flow` it knows counts, and its work
-does not grow with how much is due; the dispatcher does the bookkeeping of the batches.
+Whenever a slot is free what is not sorted yet is sorted, a batch at a time; which host's turn it is among what is
+parked, `Hosts` knows. Like a `Flow` it knows counts, and its work does not grow with how much is due; the dispatcher
+does the bookkeeping of the batches.
 
 Invariants
 1. At most `max_in_flight` requests are under way, to one host at most its share; what is asked for a host counts from
    the Take on, and everything until its outcome is durable.
 2. Of an open breaker's host at most one is under way that was sent since it opened: the probe.
-3. A host of which nothing is parked or under way is forgotten if it is well, or slowed and has taken something since;
-   of others `HOSTS_IDLE_MAX` are kept, and the log has no line of one that goes so.
 """
 
 from collections.abc import Sequence
-from heapq import heappop, heappush, nsmallest
-from typing import Final
 
 from timerd.engine.answer import Failed
 from timerd.engine.catchup import MISSED, CatchUp, host_of, key_of_missed
+from timerd.engine.choice import Choice, Lane
 from timerd.engine.command import TargetTurned
-from timerd.engine.condition import HOSTS_SHOWN, Course, HostsCondition, course_of, turns
+from timerd.engine.condition import Course, HostsCondition, course_of, turns
 from timerd.engine.effect import Ready
-from timerd.engine.flow import Choice, Lane
 from timerd.engine.host import Host, share_of
+from timerd.engine.hosts import Hosts
 from timerd.engine.message import WholeFailure
 from timerd.engine.now import Now
 from timerd.engine.rate import Rate, rate_of
 from timerd.engine.timer import RetryPolicy, Timer, TimerType
-
-HOSTS_IDLE_MAX: Final = 4_096  # hosts in trouble that are remembered though nothing is due for them: a megabyte
 
 
 class Gate:
@@ -52,15 +47,11 @@ class Gate:
         self.wake: tuple[int | None, int | None] = (None, None)
         self.turned: list[TargetTurned] = []
         """What hosts have come to, and nobody has been told."""
+        self.hosts = Hosts(name, self.turned)
         self.in_flight = 0
         self.lanes = lanes
-        self._hosts: dict[str, Host] = {}
-        self._idle: dict[str, None] = {}  # hosts in trouble and without work, the longest so first
-        self._ring: dict[str, None] = {}  # hosts that may have room for what is parked
-        self._missed_ring: dict[str, None] = {}  # the same, for what is parked of missed ones
         self._catch_up = CatchUp()
         self._missed_in_flight = 0
-        self._moments: list[tuple[int, str]] = []  # heap: hosts that may be tried again from then on
         self._newest = 0  # the batch that was begun last; thousands may be open, and each may fail
         self._sorting: int | None = None  # the batch that is being sorted
         self._sorts_missed = False
@@ -73,11 +64,11 @@ class Gate:
         self.type = type
         self._catch_up.set_type(type, boot_ms)
         self._rate = rate_of(type.max_per_second if type else None, self._rate, boot_ms)
-        for host in self._hosts.values():
+        for host in self.hosts:
             if by is not None:
                 host.breaker.hasten(by)
                 host.pace.hasten(by)
-            self._offer(host)
+            self.hosts.offer(host)
 
     @property
     def policy(self) -> RetryPolicy:
@@ -87,21 +78,16 @@ class Gate:
     @property
     def idle(self) -> bool:
         """Whether the gate could be forgotten."""
-        return self.type is None and not self.open and not self.lanes and all(h.idle for h in self._hosts.values())
-
-    @property
-    def hosts(self) -> int:
-        """How many are remembered."""
-        return len(self._hosts)
+        return self.type is None and not self.open and not self.lanes and all(h.idle for h in self.hosts)
 
     def report(self, ready: Ready) -> None:
         """A shard says what it has of a lane, or what is parked under a host."""
         if ready.key:
-            host = self._host(host_of(ready.key))
+            host = self.hosts.of(host_of(ready.key))
             host.lane(ready.key).reported[ready.shard] = ready
             host.lane(ready.key).tidy(ready.shard)
-            self._offer(host)
-            self._forget_idle(host)
+            self.hosts.offer(host)
+            self.hosts.tidy(host)
             return
         lane = self.lanes.get(ready.limit)
         if lane is None:
@@ -115,10 +101,7 @@ class Gate:
         for lane in list(self.lanes.values()):
             said += lane.forget(shard)
             self._tidy(lane, shard)
-        for host in list(self._hosts.values()):
-            said += host.parked.forget(shard) + host.missed.forget(shard)
-            self._forget_idle(host)
-        return said
+        return said + self.hosts.forget(shard)
 
     # ---- taking
 
@@ -134,17 +117,12 @@ class Gate:
         if self._rate:
             free = min(free, self._rate.available(now.boot_ms))
             if free <= 0:
-                if self._ring or self._missed_ring or self._moments or self.lanes:
+                if self.hosts.any_waits() or self.lanes:
                     self.wake = (None, self._rate.free_at(1, now.boot_ms))
                 return None
-        while self._moments and self._moments[0][0] <= now.boot_ms:
-            at, name = heappop(self._moments)
-            if (host := self._hosts.get(name)) is not None:
-                if host.waits_until == at:
-                    host.waits_until = 0
-                self._offer(host)
+        self.hosts.pass_moments(now.boot_ms)
         missed_first = self._catch_up.its_turn
-        wanted = bool(self._missed_ring) or (MISSED in self.lanes and self.lanes[MISSED].total() > 0)
+        wanted = bool(self.hosts.missed_ring) or (MISSED in self.lanes and self.lanes[MISSED].total() > 0)
         choice = self._choose_missed(type, now, free) if wanted and missed_first else None
         if choice is None:
             choice = self._choose_unsorted(type) or self._choose_parked(type, now, free, missed=False)
@@ -153,19 +131,19 @@ class Gate:
         if choice is not None:
             self._catch_up.note_choice(choice.limit == MISSED, wanted)
             return choice
-        if self._moments:
-            self._wake_by(self._moments[0][0])
+        if (moment := self.hosts.next_moment()) is not None:
+            self._wake_by(moment)
         return None
 
     def begin(self, choice: Choice, batch_no: int) -> None:
         """The choice is carried out: its takes are under way."""
         self.open.add(batch_no)
         self._newest = batch_no
-        lane = self._hosts[host_of(choice.key)].lane(choice.key) if choice.key else self.lanes[choice.limit]
+        lane = self.hosts.of(host_of(choice.key)).lane(choice.key) if choice.key else self.lanes[choice.limit]
         for shard, count in choice.takes:
             lane.asked[shard] = lane.asked.get(shard, 0) + count
         if choice.key:
-            host = self._hosts[host_of(choice.key)]
+            host = self.hosts.of(host_of(choice.key))
             self._reserve(host, sum(count for _, count in choice.takes), batch_no, choice.limit == MISSED)
         else:
             self._sorting = batch_no
@@ -176,7 +154,7 @@ class Gate:
     def receive(self, choice: Choice, shard: int, asked: int, taken: int) -> None:
         """A take has ended with this many."""
         if choice.key:
-            host = self._host(host_of(choice.key))
+            host = self.hosts.of(host_of(choice.key))
             lane = host.lane(choice.key)
             lane.asked[shard] -= asked
             lane.tidy(shard)
@@ -196,7 +174,7 @@ class Gate:
         missed = self._sorts_missed and batch_no == self._sorting
         leaves = []
         for name in hosts:
-            host = self._host(name)
+            host = self.hosts.of(name)
             if host.troubled_since and host.calm(now.boot_ms):
                 host.forget()
             ok = (
@@ -212,7 +190,7 @@ class Gate:
             if ok:
                 self._reserve(host, 1, batch_no, missed)
             leaves.append(ok)
-            self._forget_idle(host)
+            self.hosts.tidy(host)
         return leaves
 
     def end_sorting(self, batch_no: int) -> None:
@@ -222,25 +200,25 @@ class Gate:
 
     def drop(self, name: str, batch_no: int) -> None:
         """What was to go to this host as this batch, or of it, is not sent after all."""
-        host = self._host(name)
+        host = self.hosts.of(name)
         host.breaker.drop_probe(batch_no)
-        self._offer(host)
+        self.hosts.offer(host)
 
     def release(self, name: str, count: int, missed: bool = False) -> None:
         """So many requests to this host hold no slot any more."""
-        host = self._host(name)
+        host = self.hosts.of(name)
         self.in_flight -= count
         self._missed_in_flight -= count if missed else 0
         host.in_flight -= count
         assert host.in_flight >= 0, "released twice"
-        self._offer(host)
-        self._forget_idle(host)
+        self.hosts.offer(host)
+        self.hosts.tidy(host)
 
     # ---- outcomes
 
     def accept(self, name: str, boot_ms: int) -> None:
         """The host has answered with success."""
-        host = self._host(name)
+        host = self.hosts.of(name)
         host.answers = True
         was, reason = course_of(host.breaker, host.pace), host.pace.reason
         host.pace.succeed(boot_ms, self._share)
@@ -250,14 +228,14 @@ class Gate:
             host.held_until = 0
         if host.untroubled and not host.pace.slowed:
             host.troubled_since = 0
-        self._offer(host)
+        self.hosts.offer(host)
 
     def judge(self, now: Now, batch_no: int, name: str, timer: Timer, failed: Failed, jitter: float) -> WholeFailure:
         """What a failure makes of the timer; the host's breaker and pause learn what it says of the host.
 
         Every attempt counts. What was refused before anything was sent, for good, says nothing about the host.
         """
-        host = self._host(name)
+        host = self.hosts.of(name)
         was = course_of(host.breaker, host.pace)
         if host.breaker.open:
             if failed.suspect or failed.sent:
@@ -281,7 +259,7 @@ class Gate:
         self._turn(host, was, now.boot_ms, failed.error)
         if not host.troubled_since and (host.pace.slowed or not host.untroubled):
             host.troubled_since = now.boot_ms
-        self._offer(host)
+        self.hosts.offer(host)
         return WholeFailure(
             failed.error,
             gap_ms,
@@ -300,26 +278,15 @@ class Gate:
         if self._rate and not self._rate.available(now.boot_ms):
             return False
         unsorted = [] if self._sorting is not None else [limit for limit, lane in self.lanes.items() if lane.total()]
-        if self._ring or any(limit != MISSED for limit in unsorted):
+        if self.hosts.ring or any(limit != MISSED for limit in unsorted):
             return True
         rate = self._catch_up.rate
         may_catch_up = self._room(type) > 0 and (rate is None or rate.available(now.boot_ms))
-        return bool(may_catch_up and (self._missed_ring or unsorted))
+        return bool(may_catch_up and (self.hosts.missed_ring or unsorted))
 
     def condition(self, boot_ms: int) -> HostsCondition:
         """How its hosts are. Linear in those that are known; those that nothing has to do with any more are well."""
-        share = self._share
-        all = [
-            host.condition(share, boot_ms)
-            for host in self._hosts.values()
-            if host.troubled_since and not host.calm(boot_ms)
-        ]
-        open_ = [host for host in all if host.breaker != "closed"]
-        slowed = [host for host in all if host.breaker == "closed" and host.window < host.bound]
-        held = [host for host in all if host.breaker == "closed" and host.held_until]
-        troubled = [host for host in all if host.breaker != "closed" or host.window < host.bound or host.held_until]
-        longest = nsmallest(HOSTS_SHOWN, troubled, key=lambda host: (host.since, host.host))
-        return HostsCondition(len(self._hosts), len(open_), len(slowed), len(held), longest)
+        return self.hosts.condition(self._share, boot_ms)
 
     @property
     def weight(self) -> int:
@@ -353,24 +320,12 @@ class Gate:
         return Choice(lane.limit, type.batch_size, lane.split(count))
 
     def _choose_parked(self, type: TimerType, now: Now, free: int, missed: bool) -> Choice | None:
-        share = share_of(type.max_in_flight)
-        ring = self._missed_ring if missed else self._ring
-        while ring:
-            name = next(iter(ring))
-            del ring[name]
-            if (host := self._hosts.get(name)) is None:
-                continue
-            lane = host.missed if missed else host.parked
-            count = min(host.room(share), lane.total(), free)
-            if count <= 0:
-                continue
-            if host.free_at > now.boot_ms:
-                self._wait(host)
-                continue
-            ring[name] = None
-            key = key_of_missed(name) if missed else name
-            return Choice(MISSED if missed else 0, count, lane.split(count), key)
-        return None
+        found = self.hosts.next(share_of(type.max_in_flight), free, now.boot_ms, missed)
+        if found is None:
+            return None
+        name, lane, count = found
+        key = key_of_missed(name) if missed else name
+        return Choice(MISSED if missed else 0, count, lane.split(count), key)
 
     def _choose_missed(self, type: TimerType, now: Now, free: int) -> Choice | None:
         """Of what catches up: first what is parked, since the rate is for what leaves, and that waits the longest."""
@@ -407,45 +362,11 @@ class Gate:
         self.in_flight += count
         self._missed_in_flight += count if missed else 0
         host.in_flight += count
-        self._idle.pop(host.name, None)
+        self.hosts.note_work(host)
         for rate in self._rates(missed):
             rate.spend(count)
         if host.breaker.open:
             host.breaker.send_probe(batch_no)
-
-    def _host(self, name: str) -> Host:
-        host = self._hosts.get(name)
-        if host is None:
-            host = self._hosts[name] = Host(name)
-        return host
-
-    def _offer(self, host: Host) -> None:
-        """Let it have its turn in the ring, if there is something for it."""
-        if host.parked.reported:
-            self._ring.setdefault(host.name)
-        if host.missed.reported:
-            self._missed_ring.setdefault(host.name)
-
-    def _wait(self, host: Host) -> None:
-        if host.waits_until != host.free_at:
-            host.waits_until = host.free_at
-            heappush(self._moments, (host.free_at, host.name))
-
-    def _forget_idle(self, host: Host) -> None:
-        if not host.idle:
-            self._idle.pop(host.name, None)
-            return
-        self._ring.pop(host.name, None)
-        self._missed_ring.pop(host.name, None)
-        self._idle.pop(host.name, None)
-        if host.untroubled:
-            if self._hosts.pop(host.name, None) and host.pace.slowed:
-                self.turned.append(TargetTurned(self.name, host.name, "slow_down_ended", host.pace.reason))
-            return
-        self._idle[host.name] = None
-        if len(self._idle) > HOSTS_IDLE_MAX:
-            oldest = next(iter(self._idle))
-            del self._idle[oldest], self._hosts[oldest]
 
     def _tidy(self, lane: Lane, shard: int) -> None:
         lane.tidy(shard)

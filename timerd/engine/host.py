@@ -8,8 +8,8 @@ from typing import Final
 
 from timerd.engine.breaker import Breaker
 from timerd.engine.catchup import is_missed
+from timerd.engine.choice import Lane
 from timerd.engine.condition import Condition, condition_of
-from timerd.engine.flow import Lane
 from timerd.engine.pace import CALM_MS, Pace
 
 SHARES: Final = 4  # one host gets at most a quarter of a type's requests under way

@@ -1,7 +1,8 @@
 """A batch to a processor while it is under way, as the dispatcher keeps it."""
 
 from timerd.engine.batch import Batch
-from timerd.engine.flow import Choice, Flow
+from timerd.engine.choice import Choice
+from timerd.engine.flow import Flow
 from timerd.engine.timer import Timer
 
 
