@@ -60,6 +60,6 @@ class Bucket:
         """
         await self._connection.api(f"STREAM.PURGE.{self.stream}", {"filter": self.prefix + key, "seq": revision + 1})
 
-    async def last_sequence(self) -> int:
+    async def last_sequence(self, answer_s: float | None = None) -> int:
         """Of the bucket's last change, whichever key had it. Raises NoAnswer, ApiError."""
-        return int((await self._connection.api(f"STREAM.INFO.{self.stream}"))["state"]["last_seq"])
+        return int((await self._connection.api(f"STREAM.INFO.{self.stream}", None, answer_s))["state"]["last_seq"])

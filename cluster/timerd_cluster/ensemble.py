@@ -231,7 +231,7 @@ class KvEnsemble:
     async def _make_if_gone(self) -> None:
         """Make the bucket again if somebody has deleted it: without one nobody is heard. Raises NoAnswer, ApiError."""
         try:
-            await self._bucket.last_sequence()
+            await self._bucket.last_sequence(self._beat_s)
         except ApiError as error:
             if error.code != NO_STREAM:
                 raise
@@ -248,11 +248,7 @@ class KvEnsemble:
         while not self.displaced and not self._left:
             await asyncio.sleep(self._beat_s)
             try:
-                try:
-                    await self._put_beat()
-                except (NoAnswer, ApiError):
-                    await self._make_if_gone()
-                    raise
+                await self._put_beat()
                 sequence = await self._catalogue.last_sequence()
                 if sequence != self._catalogue_sequence:
                     self._catalogue_sequence = sequence
@@ -269,7 +265,11 @@ class KvEnsemble:
                 nudged = await asyncio.wait_for(self._nudge.wait(), self._beat_s)
             self._nudge.clear()
             try:
-                await self._look()
+                try:
+                    await self._look()
+                except (NoAnswer, ApiError):
+                    await self._make_if_gone()  # here, since beats must not wait for that
+                    raise
                 if nudged:
                     await asyncio.sleep(AGAIN_S)
                     await self._look()
