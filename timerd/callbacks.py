@@ -18,6 +18,7 @@ from timerd.engine.backoff import backoff_ms, draw_jitter
 from timerd.engine.batch import Batch, batch_id
 from timerd.engine.callback import ANSWER_BYTES_MAX, CallbackRequest, decode_request, host_of, request_headers
 from timerd.engine.dispatcher import Dispatcher
+from timerd.engine.late import untried
 from timerd.engine.message import WholeFailure
 from timerd.engine.now import Now
 from timerd.engine.timer import BodyRef, Timer, TimerType
@@ -67,8 +68,7 @@ class CallbackDeliveries:
     async def sort(self, batch: Batch) -> list[tuple[TimerType, Timer, CallbackRequest]]:
         """Read the requests of a batch, and let the dispatcher say which leave now: those are to be given to `send`,
         with the type as it is then, its secrets with it."""
-        apart = [timer.payload for timer in batch.timers if isinstance(timer.payload, BodyRef)]
-        bodies = iter(await self._runners.logs.read_bodies(apart) if apart else [])
+        bodies, unread = await self._bodies(batch)
         type = self.types.get(batch.type)
         signing = None if type is None else await self._references.resolve(type)
         type = self.types.get(batch.type)
@@ -76,8 +76,11 @@ class CallbackDeliveries:
         wants: list[tuple[Timer, str | WholeFailure]] = []
         requests: dict[str, CallbackRequest] = {}
         for timer in batch.timers:
-            payload = next(bodies) if timer.payload.__class__ is BodyRef else timer.payload
+            payload = bodies.get(timer.id) if timer.payload.__class__ is BodyRef else timer.payload
             want: str | WholeFailure
+            if timer.id in unread:
+                wants.append((timer, untried(batch.whole)))
+                continue
             if type is None:
                 want = REMOVED
             elif payload is None and timer.payload is not None:
@@ -101,6 +104,16 @@ class CallbackDeliveries:
             self._lags.setdefault(batch.type, LagSamples()).add(now.boot_ms // 1000, now.wall_ms, first)
         self._pump(now)
         return [(signing, timer, requests[timer.id]) for timer in leave] if isinstance(signing, TimerType) else []
+
+    async def _bodies(self, batch: Batch) -> tuple[dict[str, bytes], set[str]]:
+        """The payloads that lie apart; and whose could not be read and yet are not known to be lost."""
+        apart = [timer for timer in batch.timers if isinstance(timer.payload, BodyRef)]
+        if not apart:
+            return {}, set()
+        fetched = await self._runners.bodies.fetch([t.payload for t in apart if isinstance(t.payload, BodyRef)])
+        bodies = {timer.id: body for timer, body in zip(apart, fetched.bodies, strict=True) if body is not None}
+        unread = {apart[index].id for index in fetched.unread}
+        return bodies, unread
 
     async def send(self, type: TimerType, batch: Batch, timer: Timer, wanted: CallbackRequest) -> None:
         """One attempt of one callback."""

@@ -35,6 +35,7 @@ from timerd.references import References, Unresolved, names_any
 from timerd.report import LagWindow
 from timerd.room import Room
 from timerd.runners import Runners
+from timerd.shutting import Shutting
 from timerd.signing import sign
 from timerd.tallies import Delivered
 from timerd.targets import hosts_report, target_report
@@ -85,7 +86,10 @@ class Dispatch:
         self._lags: dict[str, LagSamples] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._rearms = Rearms(runners.logs, lambda id: self.table.shards[slot_of(id)])
-        self._leaving: dict[int, asyncio.Event] = {}  # shards that are let go of -> nothing of it is under way
+        self.shutting = Shutting(
+            self._dispatcher.absent, lambda: self._rearms.look(self._dispatcher.is_open), runners.ring
+        )
+        """Shards that are not to be asked."""
         self._share = (1, 1)
         self._idle = asyncio.Event()
         self._overdue_since: int | None = None
@@ -115,8 +119,7 @@ class Dispatch:
         self._troubles.look(now.boot_ms)
         if self._dispatcher.idle():
             self._idle.set()
-        if self._leaving:
-            self._see_off()
+        self.shutting.look()
         wall, boot = self._dispatcher.wake_at()
         delays = [at - clock for at, clock in ((wall, now.wall_ms), (boot, now.boot_ms)) if at is not None]
         return max(0, min(delays)) if delays else None
@@ -155,50 +158,6 @@ class Dispatch:
         mine, all = self._share
         self._dispatcher.set_types({name: share_of(type, mine, all) for name, type in self._types.items()})
         self._runners.ring()
-
-    # ---- shards that come and go
-
-    def forget(self, shard: int) -> None:
-        """The shard is not here any more."""
-        self._dispatcher.absent.forget(shard)
-        self._rearms.look(self._dispatcher.is_open)
-        if (left := self._leaving.get(shard)) is not None:
-            left.set()
-        self._runners.ring()
-
-    def slow(self, shard: int) -> None:
-        """Ask it for nothing more."""
-        self._dispatcher.absent.shut(shard)
-
-    def still(self, shard: int) -> None:
-        """Wait for it no more."""
-        self._dispatcher.absent.give_up(shard)
-        self._rearms.look(self._dispatcher.is_open)
-
-    def moving(self, shard: int) -> None:
-        """It answers again."""
-        self._dispatcher.absent.reopen(shard)
-        if shard in self._leaving:
-            self._dispatcher.absent.shut(shard)
-
-    async def see_off(self, shard: int, grace_ms: int) -> bool:
-        """Begin nothing more of this shard, and wait until what is under way is durable. False: it took longer than
-        allowed."""
-        self._dispatcher.absent.shut(shard)
-        left = self._leaving[shard] = asyncio.Event()
-        self._runners.ring()
-        try:
-            await asyncio.wait_for(left.wait(), grace_ms / 1000)
-        except TimeoutError:
-            return False
-        finally:
-            del self._leaving[shard]
-        return True
-
-    def _see_off(self) -> None:
-        for shard, left in self._leaving.items():
-            if not self._dispatcher.absent.holds(shard):
-                left.set()
 
     def hurry(self, hurried: bool) -> None:
         """Whether batches leave without waiting for more."""
@@ -401,15 +360,14 @@ class Dispatch:
             log.warning("signing_secret_missing", type=type.name, secret=found.reference, reason=found.reason)
 
     async def _with_bodies(self, batch: Batch, apart: Sequence[Timer]) -> tuple[Batch, dict[str, bytes]]:
-        """Read the payloads that lie apart. Timers whose payload is lost are buried and leave the batch."""
-        data = await self._runners.logs.read_bodies([t.payload for t in apart if isinstance(t.payload, BodyRef)])
+        """Read the payloads that lie apart. Timers whose payload is lost are buried and leave the batch; those of
+        shards that stand still are put back."""
+        data, _, still = await self._runners.bodies.fetch([t.payload for t in apart if isinstance(t.payload, BodyRef)])
         bodies = {timer.id: body for timer, body in zip(apart, data, strict=True) if body is not None}
-        batch = self._without_left(batch)
-        here = {timer.id for timer in batch.timers}
-        lost = [t for t, body in zip(apart, data, strict=True) if body is None and t.id in here]
-        if lost:
-            batch = await self._without(batch, lost, "its payload can't be read")
-        return batch, bodies
+        batch = self._without_left(batch, still)
+        if len(bodies) == len(apart) or not (lost := _members(batch, apart, bodies)):
+            return batch, bodies
+        return (await self._without(batch, lost, "its payload can't be read") if lost else batch), bodies
 
     async def _confirm(self, batch: Batch, unsure: Sequence[int]) -> Batch:
         """Make sure that the shards are ours whose timers are about to leave. Those of others are put back."""
@@ -439,6 +397,12 @@ class Dispatch:
             await future
         gone = {timer.id for timer in lost}
         return msgspec.structs.replace(batch, timers=[t for t in batch.timers if t.id not in gone])
+
+
+def _members(batch: Batch, timers: Sequence[Timer], but: Collection[str]) -> list[Timer]:
+    """Those of these, but for some, that are in the batch."""
+    here = {timer.id for timer in batch.timers}
+    return [timer for timer in timers if timer.id in here and timer.id not in but]
 
 
 def _requests(batch: Batch, bodies: Mapping[str, bytes] | None) -> list[Timer]:

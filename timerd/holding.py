@@ -100,7 +100,7 @@ class Holding:
         if group.leaving:
             return False
         group.leaving = True
-        clean = await self._dispatch.see_off(shard, grace_ms) and not group.ended.done()
+        clean = await self._dispatch.shutting.see_off(shard, grace_ms) and not group.ended.done()
         if group.ended.done():
             return False
         try:
@@ -119,7 +119,7 @@ class Holding:
 
     def _let_go(self, shard: int) -> None:
         self._runners.let_go(shard)
-        self._dispatch.forget(shard)
+        self._dispatch.shutting.forget(shard)
 
     async def _close(self, group: Group, shard: int) -> bool:
         closed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()

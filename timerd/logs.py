@@ -1,4 +1,4 @@
-"""Logs: what is asked of the logs of this node themselves: room, payloads that lie apart, and whether shards are ours.
+"""Logs: what is asked of the logs of this node themselves: room, places for payloads, and whether shards are ours.
 
 With one log for all shards it is asked straight away; with one a shard each is asked for its part.
 """
@@ -82,41 +82,6 @@ class Logs:
                 upkeep.placing.subtract(segments)
 
         return found, release
-
-    async def read_bodies(self, places: Sequence[BodyRef]) -> list[bytes | None]:
-        """The payloads; None for one that can't be read, or whose shard is not here."""
-        if self.sole is not None:
-            return await self.sole.log.read_bodies(places)
-        found: list[bytes | None] = [None] * len(places)
-        by_group: dict[Group, list[int]] = {}
-        for index, place in enumerate(places):
-            if (group := self._group_of_place(place)) is not None:
-                by_group.setdefault(group, []).append(index)
-        for group, indexes in by_group.items():
-            read = await self._read_bodies(group, [places[index] for index in indexes])
-            for index, body in zip(indexes, read, strict=True):
-                found[index] = body
-        return found
-
-    async def _read_bodies(self, group: Group, places: Sequence[BodyRef]) -> Sequence[bytes | None]:
-        """Until its shards go: then nobody else is to wait for it."""
-        reading = asyncio.get_running_loop().create_task(group.log.read_bodies(places))
-        ended: asyncio.Future[Any] = group.ended
-        try:
-            await asyncio.wait([reading, ended], return_when=asyncio.FIRST_COMPLETED)
-            if not ended.done():
-                return reading.result()
-        except LogFailed as error:
-            self._failed(group, error)
-        finally:
-            reading.cancel()
-        return [None] * len(places)
-
-    def _group_of_place(self, place: BodyRef) -> Group | None:
-        for group in self._groups:
-            shard = group.log.shard_of(place)
-            return group if shard is None else self._of.get(shard)
-        return None
 
     def unconfirmed(self, shards: Iterable[int]) -> list[int]:
         """Which of these have to be confirmed before a delivery of their timers may begin."""

@@ -102,9 +102,7 @@ class Node:
         self._dispatch = Dispatch(runners, deliver, clock, table, settings, random, self._pause, self._fail)
         runners.on_failed = self._fail
         runners.on_effects = self._dispatch.on_effects
-        runners.on_gone = self._dispatch.forget
-        runners.on_slow, runners.on_still = self._dispatch.slow, self._dispatch.still
-        runners.on_moving = self._dispatch.moving
+        self._dispatch.shutting.hear(runners)
         runners.on_lost = lambda shard, why: self.on_lost(shard, why)
         for log, shards in groups:
             runners.hold(runners.add(log, shards, sole=len(groups) == 1))

@@ -98,6 +98,11 @@ class Log(Protocol):
         """Whether it seems to end where we left it: else `confirm` will tell. Costs no append, and never raises."""
         ...
 
+    @property
+    def body_answers(self) -> int:
+        """Grows with each answer that reads of bodies get: so who waits for one sees whether it gets on."""
+        ...
+
     begun: bool
     """After replay: the log was there before this process."""
 

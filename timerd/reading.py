@@ -43,7 +43,7 @@ class Reading:
         def look_up(id: str) -> Awaitable[TimerView | None]:
             return self._look_up(id)
 
-        return await with_bodies(views, self._runners.logs, look_up, as_they_were=as_they_were)
+        return await with_bodies(views, self._runners.bodies, look_up, as_they_were=as_they_were)
 
     async def pages(
         self,

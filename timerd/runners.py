@@ -20,6 +20,7 @@ from typing import Final
 
 import structlog
 
+from timerd.bodies import Bodies
 from timerd.engine.effect import Effect, Taken
 from timerd.engine.errors import LogFailed
 from timerd.engine.message import Message, Take
@@ -65,6 +66,8 @@ class Runners:
         self._sole: Group | None = None
         self.logs = Logs(self._of, self._groups, self._failed, self._fenced)
         """What is asked of the logs themselves."""
+        self.bodies = Bodies(self._of, self._groups, self._failed)
+        """Payloads that lie apart."""
         self._alarm: asyncio.Handle | None = None  # for what the dispatcher wants
         self._watch: asyncio.Handle | None = None  # for the next look
         self._rung = False
@@ -85,7 +88,7 @@ class Runners:
         runner.on_durable = upkeep.after_turn
         runner.on_fenced = partial(self._fenced, group)
         if sole:
-            self._sole = self.logs.sole = group
+            self._sole = self.logs.sole = self.bodies.sole = group
         else:
             runner.on_effects = partial(self._heard, group)
             runner.looked_after = True

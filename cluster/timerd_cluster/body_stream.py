@@ -9,7 +9,6 @@ own.
 import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
@@ -28,6 +27,7 @@ from timerd_cluster.shard_stream import LASTING, NO_STREAM, PAUSE_MAX_S, PAUSE_S
 EXTENT_BYTES: Final = 256 << 10  # larger ones are stored faster, and a single body of them read slower
 EXTENTS_AT_ONCE: Final = 8
 NEAR_S: Final = 0.5  # for a replica's answer, before the leader is asked
+FAR_S: Final = 5.0  # the leader alone is asked, after a replica has not answered
 
 log = structlog.get_logger()
 
@@ -56,6 +56,10 @@ class BodyStream:
         self._cursor = 0
         self._pieces: list[Piece] = []
         self._unwritten: dict[tuple[int, int], bytes] = {}
+        self.answers = 0
+        """How many extents were asked for and answered."""
+        self._silent = False
+        self._near_from_s = 0.0  # replicas are asked first, from then on
 
     async def open(self) -> None:
         """Learn what there is. Raises NoAnswer, ApiError."""
@@ -204,17 +208,31 @@ class BodyStream:
         pause = PAUSE_S
         while True:
             try:
-                stored = None
-                with suppress(NoAnswer):  # of a replica that stands still; the servers may go on choosing that one
-                    stored = await self._connection.near_message(self._stream, what, NEAR_S)
-                if (data := _whole(stored, extent)) is not None:
-                    return data
-                return _whole(await self._connection.message(self._stream, what), extent)
+                data = _whole(await self._near(what), extent)
+                if data is None:
+                    data = _whole(await self._connection.message(self._stream, what), extent)
+                self.answers += 1
+                self._silent = False
+                return data
             except (NoAnswer, ApiError) as error:
-                log.warning("bodies_unread", stream=self._stream, reason=str(error))
+                self._near_from_s = 0.0
+                if not self._silent:  # said once, however many extents are asked for
+                    log.warning("bodies_unread", stream=self._stream, reason=str(error))
+                    self._silent = True
                 await self._refuse_if_gone(error)
                 await asyncio.sleep(pause)
                 pause = min(PAUSE_MAX_S, 2 * pause)
+
+    async def _near(self, what: Mapping[str, Any]) -> Stored | None:
+        """From any replica. One that stands still may be chosen again and again: so for a while none is asked then."""
+        now_s = asyncio.get_running_loop().time
+        if now_s() < self._near_from_s:
+            return None
+        try:
+            return await self._connection.near_message(self._stream, what, NEAR_S)
+        except NoAnswer:
+            self._near_from_s = now_s() + FAR_S
+            return None
 
     async def _surely(self, ask: Callable[[], Awaitable[Any]]) -> None:
         """Ask until it is answered: to do it twice does no harm."""

@@ -303,12 +303,19 @@ class StreamLog:
         by_shard: dict[int, list[int]] = {}
         for index, place in enumerate(places):
             by_shard.setdefault(shard_of(place.segment), []).append(index)
-        for shard, indexes in by_shard.items():
-            if shard in self._bodies:
-                read = await self._bodies[shard].read([places[index] for index in indexes])
-                for index, data in zip(indexes, read, strict=True):
-                    found[index] = data
+
+        async def read(bodies: BodyStream, indexes: Sequence[int]) -> None:
+            for index, data in zip(indexes, await bodies.read([places[index] for index in indexes]), strict=True):
+                found[index] = data
+
+        known = self._bodies
+        await asyncio.gather(*(read(known[shard], indexes) for shard, indexes in by_shard.items() if shard in known))
         return found
+
+    @property
+    def body_answers(self) -> int:
+        """How many pieces of bodies were asked for and answered."""
+        return sum(bodies.answers for bodies in self._bodies.values())
 
     def body_segments(self) -> list[BodySegment]:
         """All body segments, each shard's oldest first."""

@@ -50,6 +50,7 @@ class FileLog:
     shares_bodies = True
     sync = "always"
     fenced: Collection[int] = ()
+    body_answers = 0  # nobody is asked who might not answer
 
     def __init__(self, directory: Path, disk: Disk, worker: Worker, segment_bytes: int, lock: int) -> None:
         self._directory = directory

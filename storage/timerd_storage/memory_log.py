@@ -27,6 +27,7 @@ class MemoryLog:
     shares_bodies = True
     sync = "never"
     fenced: Collection[int] = ()
+    body_answers = 0  # nobody is asked who might not answer
 
     def __init__(self, segment_bytes: int = 1 << 20, capacity: int | None = None, shard: int | None = None) -> None:
         self.capacity = capacity

@@ -5,9 +5,11 @@ import os
 import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
+from structlog.testing import capture_logs
 
 from tests.cluster.fake_server import FakeProxy, FakeServer, proxy_before
 from tests.cluster.nats_server import NatsServer
@@ -16,7 +18,8 @@ from tests.cluster.proxy import Proxy
 from tests.storage.laid import armed, plain
 from timerd.engine.errors import LogFailed
 from timerd.ports import Frame
-from timerd_cluster import shard_stream
+from timerd_cluster import body_stream, shard_stream
+from timerd_cluster.connection import NoAnswer
 from timerd_cluster.stream_log import StreamLog
 
 ROUNDS = int(os.environ.get("TIMERD_CLUSTER_ROUNDS", "3"))
@@ -164,6 +167,57 @@ async def test_bodies_whose_answer_is_lost_are_stored_before_the_frame(distant: 
     assert len(frames) == 2
     await reader.check_bodies(places)
     assert await reader.read_bodies(places) == [b"a" * 700_000, b"b" * 600]
+
+
+async def test_bodies_that_nobody_answers_for_are_asked_for_until_they_are_there_and_told_of_once(
+    distant: Distant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(body_stream, "PAUSE_MAX_S", 0.05)
+    log = await distant.open()
+    places = log.place_bodies(0, [("a", b"a" * 700_000), ("b", b"b" * 600)])
+    await log.append([armed(0, 1)])
+    asked, before = 0, log.body_answers
+    message = log._bodies[0]._connection.message
+
+    async def count(*given: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        return await message(*given)
+
+    monkeypatch.setattr(log._bodies[0]._connection, "message", count)
+    distant.proxy.lose_answers = True
+    with capture_logs() as logs:
+        reading = asyncio.ensure_future(log.read_bodies(places))
+        while asked < 6:  # an extent of each, three times
+            await asyncio.sleep(0.01)
+        assert log.body_answers == before
+        distant.proxy.heal()
+        distant.proxy.cut()
+        assert await reading == [b"a" * 700_000, b"b" * 600]
+    assert log.body_answers == before + 4  # the last extent for both
+    assert [line["event"] for line in logs].count("bodies_unread") == 1
+
+
+async def test_a_replica_that_does_not_answer_is_not_asked_each_time(
+    distant: Distant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = await distant.open()
+    places = log.place_bodies(0, [("a", b"a" * 700_000)])
+    await log.append([armed(0, 1)])
+    asked = 0
+
+    async def silent(*given: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        raise NoAnswer("it stands still")
+
+    monkeypatch.setattr(log._bodies[0]._connection, "near_message", silent)
+    for _ in range(3):
+        assert await log.read_bodies(places) == [b"a" * 700_000]
+    assert asked == 1
+    log._bodies[0]._near_from_s = 0.0  # that was long ago
+    assert await log.read_bodies(places) == [b"a" * 700_000]
+    assert asked == 2
 
 
 async def test_a_server_that_is_killed_between_request_and_answer_loses_and_doubles_nothing(server: NatsServer) -> None:

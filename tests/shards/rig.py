@@ -20,7 +20,7 @@ from timerd.engine.errors import LogFailed
 from timerd.engine.message import Filter, Refused
 from timerd.engine.ring import build_table, slot_of
 from timerd.engine.settings import Settings
-from timerd.engine.timer import Timer, TimerType
+from timerd.engine.timer import BodyRef, Timer, TimerType
 from timerd.node import Node
 from timerd.ports import Answer, Frame, Request
 from timerd_storage.memory_catalog import MemoryCatalog
@@ -40,6 +40,10 @@ class ShardLog(MemoryLog):
         self.unsure = False
         """A delivery has to ask first."""
         self.confirms = 0
+        self.answers = asyncio.Event()
+        self.answers.set()
+        """Else payloads are asked for in vain."""
+        self.asked = 0
         self.shelf: Shelf | None = None
 
     async def append(self, frames: Sequence[Frame], waiting_bytes: int = 0) -> int:
@@ -62,6 +66,11 @@ class ShardLog(MemoryLog):
             assert self._shard is not None
             self.fenced = (self._shard,)
         return not self.taken
+
+    async def read_bodies(self, places: Sequence[BodyRef]) -> list[bytes | None]:
+        self.asked += 1
+        await self.answers.wait()
+        return await super().read_bodies(places)
 
 
 class Shelf:
@@ -160,8 +169,10 @@ class Rig:
         made = []
         for id in ids:
             if self.type.kind == "callback":
-                payload = encode_request(CallbackRequest("POST", f"http://{id}.test/", (), "", b""))
-            made.append(Timer(at, 0, id, self.type.name, payload))
+                request = encode_request(CallbackRequest("POST", f"http://{id}.test/", (), "", payload or b""))
+                made.append(Timer(at, 0, id, self.type.name, request))
+            else:
+                made.append(Timer(at, 0, id, self.type.name, payload))
         return made
 
     async def arm(self, node: Node, ids: list[str], in_ms: int, payload: bytes | None = None) -> None:
@@ -200,6 +211,7 @@ def play(story: Callable[[Rig], Coroutine[Any, Any, None]], shards: int = 3, typ
         await story(rig)
         for log in rig.shelf.logs.values():
             log.free.set()
+            log.answers.set()
         rig.target.free.set()
         for node in rig.nodes:
             assert not node.failed.done(), node.failed.exception()
