@@ -113,6 +113,13 @@ class CallbackDeliveries:
         fetched = await self._runners.bodies.fetch([t.payload for t in apart if isinstance(t.payload, BodyRef)])
         bodies = {timer.id: body for timer, body in zip(apart, fetched.bodies, strict=True) if body is not None}
         unread = {apart[index].id for index in fetched.unread}
+        if len(bodies) + len(unread) < len(apart):
+            # Who was paused may have lost the shard and not know it: then another has moved these, and none is lost.
+            ids = [timer.id for timer in apart if timer.id not in bodies and timer.id not in unread]
+            shard_of = {id: self._dispatcher.shard_of(batch.batch_no, id) for id in ids}
+            unsure = self._runners.logs.unconfirmed({shard for shard in shard_of.values() if shard is not None})
+            refused = await self._runners.logs.confirm(unsure, others=True) if unsure else ()
+            unread.update(id for id, shard in shard_of.items() if shard is None or shard in refused)
         return bodies, unread
 
     async def send(self, type: TimerType, batch: Batch, timer: Timer, wanted: CallbackRequest) -> None:

@@ -367,6 +367,11 @@ class Dispatch:
         batch = self._without_left(batch, still)
         if len(bodies) == len(apart) or not (lost := _members(batch, apart, bodies)):
             return batch, bodies
+        # Who was paused may have lost the shard and not know it: then another has moved these, and none is lost.
+        unsure = self._runners.logs.unconfirmed(self._dispatcher.shards_of(batch.batch_no))
+        if unsure:
+            batch = self._without_left(batch, await self._runners.logs.confirm(unsure, others=True))
+            lost = _members(batch, apart, bodies)
         return (await self._without(batch, lost, "its payload can't be read") if lost else batch), bodies
 
     async def _confirm(self, batch: Batch, unsure: Sequence[int]) -> Batch:

@@ -8,7 +8,7 @@ from unittest.mock import Mock, call
 import pytest
 from structlog.testing import capture_logs
 
-from tests.shards.rig import CALLBACKS, Rig, play
+from tests.shards.rig import CALLBACKS, PROCESSOR, Rig, play
 from timerd.engine.timer import TimerType
 from timerd.shutting import Shutting, Why
 
@@ -117,6 +117,40 @@ def test_an_append_that_ends_does_not_open_it() -> None:
         assert set(rig.target.seen.values()) == {1}
 
     play(story, type=MIXED)
+
+
+@pytest.mark.parametrize("type", [PROCESSOR, CALLBACKS], ids=["processor", "callbacks"])
+def test_who_has_lost_the_shard_without_knowing_it_takes_no_payload_for_lost(type: TimerType) -> None:
+    async def story(rig: Rig) -> None:
+        node = await rig.node(0, 1)
+        log = rig.shelf.logs[1]
+        await rig.arm(node, rig.ids(1, 3), 100, LARGE)
+        log.unsure = log.taken = True  # another has it, and has moved what it read there
+        log._bodies = {}
+        with capture_logs() as logs:
+            await rig.until(lambda: rig.lost, 5)
+            await asyncio.sleep(1)
+        assert not said(logs, "timers_not_sent") + said(logs, "callback_not_sent")
+        assert not rig.target.at
+
+    play(story, type=type)
+
+
+@pytest.mark.parametrize("type", [PROCESSOR, CALLBACKS], ids=["processor", "callbacks"])
+def test_what_is_lost_is_buried_once_the_shard_is_confirmed(type: TimerType) -> None:
+    async def story(rig: Rig) -> None:
+        node = await rig.node(0, 1)
+        log = rig.shelf.logs[1]
+        await rig.arm(node, rig.ids(1, 3), 100, LARGE)
+        log.unsure = True
+        log._bodies = {}
+        with capture_logs() as logs:
+            await asyncio.sleep(3)
+        assert log.confirms
+        assert said(logs, "timers_not_sent") + said(logs, "callback_not_sent")
+        assert (await node.tally()).types["t"].dead == 3
+
+    play(story, type=type)
 
 
 def test_a_reason_that_is_gone_opens_nothing_while_another_stands() -> None:

@@ -185,7 +185,7 @@ class Callbacks:
 
     def shard_of(self, batch_no: int, id: str) -> int | None:
         """Who has handed out one that is to be sent; None: a shard that is not here any more."""
-        shard = self._open[batch_no].shard_of[id]
+        shard = self._open[batch_no].shard_of.get(id, NOWHERE)
         return None if shard == NOWHERE else shard
 
     def withdraw(self, batch_no: int, id: str) -> None:
