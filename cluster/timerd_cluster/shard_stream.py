@@ -146,6 +146,11 @@ class ShardStream:
             return True  # nothing is known
         return last <= self.sequence or self._appending.locked()
 
+    async def has_grown(self) -> bool:
+        """Whether somebody has appended behind what was read. Raises NoAnswer, ApiError."""
+        _, last = await self._bounds()
+        return last > self.sequence
+
     async def confirm(self) -> bool:
         """The same, after what is under way, and with the right renewed if it has run out. Raises LogFailed."""
         async with self._appending:

@@ -162,9 +162,8 @@ class StreamLog:
                     logger.info("follow_unknown", shard=stream.shard, reason=str(error))
             if not stream.is_read:
                 raise NoAnswer(f"the stream of shard {stream.shard} could not be read to its end")
-        for shard, stream in self._streams.items():
-            await self._bodies[shard].open()  # not before: what was read may refer to what was stored meanwhile
-            self._bodies[shard].begin(stream.epoch)
+        await self._open_bodies()  # not before: what was read may refer to what was stored meanwhile
+        for stream in self._streams.values():
             for number, count in stream.renewals.items():
                 segments.setdefault(number, Segment(number)).bytes += count * message.OVERHEAD_BYTES
         self._segments = [segments[number] for number in sorted(segments)] or self._segments
@@ -202,7 +201,28 @@ class StreamLog:
             logger.info("shard_waits", shard=shard, ms=wait_ms)
 
     async def check_bodies(self, places: Sequence[BodyRef]) -> None:
-        """After replay: raise CorruptLog unless every live body's segment is there and long enough."""
+        """After replay: raise CorruptLog unless every live body's segment is there and long enough.
+
+        Nothing is damaged if whoever had a shard was only taken for dead, has moved bodies since we read its turns, and
+        has dropped their segments: then its turns go on behind those that we know. Raises NoAnswer for that.
+        """
+        try:
+            self._check_bodies(places)
+        except CorruptLog as error:
+            logger.warning("bodies_missing", reason=str(error))
+            await self._open_bodies()  # and then the turns: a segment is dropped after the turn that moves what it held
+            for stream in self._streams.values():
+                if await stream.has_grown():
+                    why = f"the stream of shard {stream.shard} has grown behind what was read: another process has it"
+                    raise NoAnswer(why) from error
+            self._check_bodies(places)
+
+    async def _open_bodies(self) -> None:
+        for shard, stream in self._streams.items():
+            await self._bodies[shard].open()
+            self._bodies[shard].begin(stream.epoch)
+
+    def _check_bodies(self, places: Sequence[BodyRef]) -> None:
         for place in places:
             bodies = self._bodies.get(shard_of(place.segment))
             if bodies is None:

@@ -1,7 +1,7 @@
 """Two writers of one stream: at most one of them is stored, and the other one knows."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 import pytest_asyncio
@@ -9,8 +9,10 @@ import pytest_asyncio
 from tests.cluster.nats_server import NatsServer
 from tests.cluster.open_log import Opener, opener_of
 from tests.storage.laid import armed, plain
+from timerd.engine.errors import CorruptLog
 from timerd.ports import Frame
 from timerd_cluster import shard_stream
+from timerd_cluster.connection import NoAnswer
 from timerd_cluster.stream_log import StreamLog
 
 
@@ -54,6 +56,67 @@ async def test_who_has_read_the_end_anew_takes_the_stream_in_the_next_epoch(open
     assert await old.append([armed(0, 2, 9)]) == 0
     assert list(old.fenced) == [0]
     assert new._streams[0].epoch == 2
+
+
+async def moved_between(taker: StreamLog, moves: Callable[[], Awaitable[None]]) -> None:
+    """Replay; and between its last look at the turns and its first at the bodies somebody else does this."""
+    bodies, moved = taker._bodies[0], False
+    learn = bodies.open
+
+    async def late() -> None:
+        nonlocal moved
+        if not moved:
+            moved = True
+            await moves()
+        await learn()
+
+    bodies.open = late  # type: ignore[method-assign]
+    async for _ in taker.replay():
+        pass
+    assert moved
+
+
+async def test_bodies_that_their_owner_has_moved_since_its_turns_were_read_are_no_damage(opener: Opener) -> None:
+    owner, _ = await opener.replayed()
+    places = owner.place_bodies(0, [("a", b"a" * 600)])
+    await owner.append([armed(0, 1)])
+    taker = await opener.open()
+
+    async def moves() -> None:
+        owner._bodies[0]._number = None  # so the next ones lie in another segment
+        owner.place_bodies(0, [("a", b"a" * 600)])
+        await owner.append([armed(0, 2)])
+        await owner.drop_bodies(places[0].segment)
+
+    await moved_between(taker, moves)
+    with pytest.raises(NoAnswer, match="the stream of shard 0 has grown"):
+        await taker.check_bodies(places)
+    await taker.append([armed(0, 2, 9)])
+    assert list(taker.fenced) == [0]
+
+
+async def test_an_index_of_bodies_that_is_behind_is_read_anew(opener: Opener) -> None:
+    owner, _ = await opener.replayed()
+    places = owner.place_bodies(0, [("a", b"a" * 600)])
+    await owner.append([armed(0, 1)])
+    taker, _ = await opener.replayed()
+    taker._bodies[0]._ends = {}  # by a server that had not heard of it yet
+    await taker.check_bodies(places)
+    assert await taker.read_bodies(places) == [b"a" * 600]
+    taker.place_bodies(0, [("b", b"b" * 600)])
+    await taker.append([armed(0, 2)])
+    assert len(taker.body_segments()) == 2
+
+
+async def test_bodies_that_are_gone_although_no_turn_has_come_since_are_damage(opener: Opener) -> None:
+    owner, _ = await opener.replayed()
+    places = owner.place_bodies(0, [("a", b"a" * 600)])
+    await owner.append([armed(0, 1)])
+    taker = await opener.open()
+    owner._bodies[0]._number = None
+    await moved_between(taker, lambda: owner.drop_bodies(places[0].segment))
+    with pytest.raises(CorruptLog, match="it is missing"):
+        await taker.check_bodies(places)
 
 
 async def test_writers_that_race_store_each_turn_once_and_know_of_all_that_they_stored(opener: Opener) -> None:
