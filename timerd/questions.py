@@ -4,18 +4,32 @@ A question and its answer are one MessagePack array each, in an envelope that na
 of another version is refused by number: no half-understood question is ever carried out. Payloads go as the bytes they
 are. Any change of a struct here, or of one that is part of it, is another version.
 
+What is read here is sound: it can be carried out, whatever it asks for. Who asks is trusted to mean it, but a wrong
+slot would be stored, and what can't be stepped would end the process of who was asked.
+
 Values only. A question is for one member and is never handed on: who is asked answers for itself (`parts`).
 """
 
-from typing import Final
+from collections.abc import Sequence
+from typing import Annotated, Final
 
 import msgspec
 
 from timerd.engine.message import ArmResult, CancelResult, Condition, Filter, Page, Refused, TimerView
-from timerd.engine.timer import Timer
+from timerd.engine.ring import SLOTS, slots_of
+from timerd.engine.timer import MIN_FIRE_AT, WAITING, BodyRef, Timer
 from timerd.report import NodeTally
 
 VERSION: Final = 1
+COUNT_MAX: Final = 10_000  # of what is asked for at once; callers get a tenth of it
+NAME_MAX: Final = 256
+FIRE_AT_END: Final = 253_402_300_800_000  # the year 10,000
+MODES: Final = ("replace", "earliest", "latest", "keep")
+
+Slot = Annotated[int, msgspec.Meta(ge=0, lt=SLOTS)]
+Shard = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=COUNT_MAX)]
+Name = Annotated[str, msgspec.Meta(max_length=NAME_MAX)]
 
 
 class Asked(msgspec.Struct, frozen=True, array_like=True):
@@ -53,7 +67,7 @@ class ArmThese(_Word, frozen=True):
     """Arm timers. `slots` and `conditions` are parallel to them. Answer: Armed, Refusal."""
 
     timers: list[Timer]
-    slots: list[int]
+    slots: list[Slot]
     conditions: list[Condition] | None
 
 
@@ -61,31 +75,31 @@ class CancelThese(_Word, frozen=True):
     """Answer: Cancelled, Refusal."""
 
     ids: list[str]
-    slots: list[int]
+    slots: list[Slot]
 
 
 class FireOne(_Word, frozen=True):
     """Answer: Fired, Absent, Unsure, Refusal."""
 
     id: str
-    slot: int
+    slot: Slot
 
 
 class GetOne(_Word, frozen=True):
     """Answer: Got, Absent."""
 
     id: str
-    slot: int
+    slot: Slot
 
 
 class ReadPages(_Word, frozen=True):
     """What lies behind a position, of each of these shards. `dead`: dead letters. Answer: Pages, Absent."""
 
-    shards: list[int]
+    shards: list[Shard]
     dead: bool
     filter: Filter
-    after: tuple[int, str]
-    count: int
+    after: tuple[Annotated[int, msgspec.Meta(ge=-1, lt=SLOTS)], str]
+    count: Count
 
 
 class FillIn(_Word, frozen=True):
@@ -98,9 +112,9 @@ class FillIn(_Word, frozen=True):
 class SoonestOf(_Word, frozen=True):
     """The soonest due of these shards, by (fire_at, generation), large payloads by place. Answer: Filled, Absent."""
 
-    shards: list[int]
+    shards: list[Shard]
     type: str | None
-    count: int
+    count: Count
 
 
 class CountAll(_Word, frozen=True):
@@ -110,17 +124,17 @@ class CountAll(_Word, frozen=True):
 class CountLive(_Word, frozen=True):
     """How many timers of a type these shards hold. Answer: Number, Absent."""
 
-    shards: list[int]
+    shards: list[Shard]
     type: str
 
 
 class HoldOff(_Word, frozen=True):
     """Refuse arms of a type for so long, or no longer (0; before that the catalogue is read again). Answer: Done."""
 
-    type: str
-    by: str
+    type: Name
+    by: Name
     """Who wants it: two who hold off the same type must not end each other's."""
-    for_ms: int
+    for_ms: Annotated[int, msgspec.Meta(ge=0)]
 
 
 class DealWithDead(_Word, frozen=True):
@@ -128,7 +142,7 @@ class DealWithDead(_Word, frozen=True):
     Unsure, Refusal."""
 
     purge: bool
-    shards: list[int]
+    shards: list[Shard]
     ids: list[str] | None
     type: str | None
 
@@ -157,7 +171,7 @@ class OtherVersion(_Word, frozen=True):
 class Absent(_Word, frozen=True):
     """None of it was done, since these shards are not here."""
 
-    shards: list[int]
+    shards: list[Shard]
 
 
 class Unsure(_Word, frozen=True):
@@ -243,7 +257,47 @@ def read_asked(data: bytes) -> Asked:
 
 def read_question(asked: Asked) -> Question:
     """Of an envelope of our version. Raises msgspec.MsgspecError."""
-    return _question.decode(asked.question)
+    question = _question.decode(asked.question)
+    if isinstance(question, ArmThese):
+        _check_arm(question)
+    elif isinstance(question, CancelThese):
+        _check_slots(question.slots, question.ids)
+    elif isinstance(question, ReadPages | SoonestOf | CountLive | DealWithDead):
+        _check_shards(question.shards)
+    return question
+
+
+def _check_shards(shards: Sequence[int]) -> None:
+    if len(set(shards)) != len(shards):
+        raise msgspec.ValidationError("`shards` has one more than once")
+
+
+def _check_arm(asked: ArmThese) -> None:
+    unsound = [
+        timer
+        for timer in asked.timers
+        if timer.generation
+        or timer.created_at
+        or timer.failure is not None
+        or timer.state != WAITING
+        or timer.payload.__class__ is BodyRef
+        or not MIN_FIRE_AT <= timer.fire_at < FIRE_AT_END
+        or not 0 < len(timer.id) <= NAME_MAX
+    ]
+    if unsound:
+        raise msgspec.ValidationError(f"`timers`: {unsound[0].id[:NAME_MAX]!r} can't be armed like this")
+    conditions = asked.conditions
+    if conditions is not None:
+        if len(conditions) != len(asked.timers):
+            raise msgspec.ValidationError("`conditions` are not as many as timers")
+        if any(condition.mode not in MODES for condition in conditions):
+            raise msgspec.ValidationError(f"`conditions`: a mode is one of {', '.join(MODES)}")
+    _check_slots(asked.slots, [timer.id for timer in asked.timers])
+
+
+def _check_slots(slots: Sequence[int], ids: Sequence[str]) -> None:
+    if slots != slots_of(ids):
+        raise msgspec.ValidationError("`slots` are not those of the ids")
 
 
 def encode_answer(boot_ms: int, answer: Answer) -> bytes:
