@@ -98,7 +98,9 @@ class Asker:
             async with asyncio.timeout(wait_ms / 1000):
                 return _plain(await self._parts.answer(question, begin_ms))
         except TimeoutError:
-            return Unanswered(False, self._parts.why_silent() or "this node's own shards did not answer in time")
+            return Unanswered(
+                False, self._parts.why_silent(question) or "this node's own shards did not answer in time"
+            )
 
     async def _exchange(self, member: Member, question: Question, until_ms: int, wait_ms: int) -> Answer | Unanswered:
         reply = await self._peers.ask(member, encode_question(member.life, until_ms, question), wait_ms / 1000)
@@ -139,4 +141,6 @@ class Asker:
 def _plain(answer: Answer) -> Answer | Unanswered:
     if isinstance(answer, Late):
         return Unanswered(True, "it came too late, or to another process")
-    return Unanswered(False, "the shard went while it was asked") if isinstance(answer, Unsure) else answer
+    if isinstance(answer, Unsure):
+        return Unanswered(False, answer.why or "the shard went while it was asked")
+    return answer

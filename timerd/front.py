@@ -157,7 +157,8 @@ class Front:
         if not stored and left.refusals and not left.unsure:
             return left.refusals[0]
         away = [number for number, result in enumerate(results) if result is NOT_STORED]
-        return ArmDone(armed, conflicts, results, away)
+        why = left.refusals[0].detail if left.refusals else left.why
+        return ArmDone(armed, conflicts, results, away, why)
 
     async def cancel(self, ids: builtins.list[str], expires_at: int | None) -> builtins.list[CancelResult] | Refused:
         """Cancel ids; those whose owner can't be had are `unavailable`, unless nothing at all was cancelled."""

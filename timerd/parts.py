@@ -62,6 +62,7 @@ from timerd.questions import (
 )
 
 ANSWER_S: Final = 10.0  # whoever asks waits no longer
+TELL_MS: Final = 200  # before its time is over a question is answered by what keeps it, if that is known
 HELD_OFF_MAX: Final = 64
 HOLD_MS_MAX: Final = 15_000  # a node that dies while it holds a type off must not hold it off for ever
 
@@ -76,10 +77,24 @@ class Parts:
         self._life = life
         self._held_off: dict[tuple[str, str], asyncio.Task[None]] = {}
 
-    def why_silent(self) -> str | None:
-        """Why shards of this node do not answer, if it is that a log does not."""
-        refused = self._node.standing.silent(self._node.held)
+    def why_silent(self, question: Question) -> str | None:
+        """Why the shards that it is about do not answer, if it is that a log does not."""
+        refused = self._node.standing.silent(self._shards_of(question))
         return None if refused is None else refused.detail
+
+    def _shards_of(self, question: Question) -> Collection[int]:
+        match question:
+            case ArmThese(slots=slots) | CancelThese(slots=slots):
+                return {self._shard(slot) for slot in slots}
+            case FireOne(slot=slot) | GetOne(slot=slot):
+                return {self._shard(slot)}
+            case ReadPages(shards=shards) | SoonestOf(shards=shards) | CountLive(shards=shards):
+                return shards
+            case DealWithDead(shards=shards):
+                return shards
+            case FillIn(views=views):
+                return {view.shard for view in views}
+        return self._node.held
 
     def is_here(self, shard: int) -> bool:
         """Whether this node serves it now."""
@@ -101,11 +116,21 @@ class Parts:
         left_ms = until_ms - self._node.clock.now().boot_ms
         if life != self._life or (left_ms <= 0 and not isinstance(question, Hello)):
             return Late()
+        loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(ANSWER_S):
-                return await self.answer(question, left_ms)
+            async with asyncio.timeout(ANSWER_S) as limit:
+
+                def look() -> None:
+                    if self.why_silent(question) is not None:
+                        limit.reschedule(loop.time())  # who asks is to hear of it before waiting is over
+
+                looking = loop.call_later(max(left_ms - TELL_MS, left_ms // 2) / 1000, look)
+                try:
+                    return await self.answer(question, left_ms)
+                finally:
+                    looking.cancel()
         except TimeoutError:
-            return Unsure()  # nobody listens any more
+            return Unsure(self.why_silent(question) or "it was not answered in time")
 
     # ---- as anybody asks
 

@@ -2,7 +2,8 @@
 
 A question and its answer are one MessagePack array each, in an envelope that names the version of these words. A node
 of another version is refused by number: no half-understood question is ever carried out. Payloads go as the bytes they
-are. Any change of a struct here, or of one that is part of it, is another version.
+are. Any change of a struct here, or of one that is part of it, is another version; but for one more field at an
+answer's end, with a default, that may be missing, or be left out by who does not know it.
 
 What is read here is sound: it can be carried out, whatever it asks for. Who asks is trusted to mean it, but a wrong
 slot would be stored, and what can't be stepped would end the process of who was asked.
@@ -175,7 +176,10 @@ class Absent(_Word, frozen=True):
 
 
 class Unsure(_Word, frozen=True):
-    """A shard went while it was asked: what became of it is not known, and nothing more will come of it."""
+    """What became of it is not known: a shard went while it was asked, or does not answer in time."""
+
+    why: str = ""
+    """Empty: it went."""
 
 
 class Refusal(_Word, frozen=True):

@@ -114,7 +114,7 @@ class Arms:
         if done.results is not None and (not minimal or done.unavailable):
             answer.results = result_items(timers, done.results)
         if done.unavailable:
-            await partly(len(done.unavailable), answer)(scope, receive, send)
+            await partly(len(done.unavailable), answer, done.why)(scope, receive, send)
             return
         await self._send(headers, send, 200, answer, [_MINIMAL] if minimal else [])
 
@@ -136,7 +136,7 @@ class Arms:
         assert done.results is not None, "results were asked for"
         result = done.results[0]
         if done.unavailable:
-            raise away(1)
+            raise away(1, done.why)
         if result.status == "conflict" and wanted is not None:
             raise Problem(GENERATION_MISMATCH, f"the timer's generation is {result.generation}")
         status = 201 if result.status == "created" else 200

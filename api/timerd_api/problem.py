@@ -148,14 +148,15 @@ def granted(answer: T | Refused) -> T:
     return answer
 
 
-def away(items: int) -> Problem:
-    """So many items could not be stored, since their owners can't be had."""
-    return Problem(SHARD_UNAVAILABLE, f"{items} could not be stored: an owner is away. Sending it again is safe")
+def away(items: int, why: str = "") -> Problem:
+    """So many items could not be stored, since their owners can't be had, or for what one of these says."""
+    why = why or "an owner is away"
+    return Problem(SHARD_UNAVAILABLE, f"{items} could not be stored: {why}. Sending it again is safe")
 
 
-def partly(items: int, done: msgspec.Struct) -> Response:
+def partly(items: int, done: msgspec.Struct, why: str = "") -> Response:
     """The same, with what was done about the other items: a problem that has the members of the answer as well."""
-    response = away(items).response()
+    response = away(items, why).response()
     body = msgspec.json.decode(bytes(response.body), type=dict[str, msgspec.Raw])
     told = {name: value for name, value in msgspec.structs.asdict(done).items() if value is not msgspec.UNSET}
     headers = {"Retry-After": response.headers["retry-after"]}

@@ -101,6 +101,22 @@ async def test_a_503_says_what_became_of_each_item(app: Any, service: FakeServic
     ]
 
 
+@pytest.mark.parametrize(
+    ("why", "said"), [("", "an owner is away"), ("node b: its log is silent", "node b: its log is silent")]
+)
+async def test_it_says_why_if_that_is_known(app: Any, service: FakeService, why: str, said: str) -> None:
+    async def arm(*given: Any) -> ArmDone:
+        return ArmDone(0, 0, [ArmResult("unavailable", 0, 0)], [0], why)
+
+    service.arm = arm  # type: ignore[method-assign]
+    one = b'{"timers":[{"id":"a","type":"poll","delay":1}]}'
+    several = await call(app, "POST", "/v1/timers", one, HEADERS)
+    alone = await call(app, "PUT", "/v1/timers/a", b'{"type":"poll","delay":1}', HEADERS)
+    for answer in (several, alone):
+        assert answer.status == 503
+        assert answer.json()["detail"] == f"1 could not be stored: {said}. Sending it again is safe"
+
+
 async def test_so_does_a_cancel(app: Any, service: FakeService) -> None:
     async def cancel(ids: Any, expires_at: Any) -> list[CancelResult]:
         return [CancelResult(True, True, 5), CancelResult(False), CancelResult(False, unavailable=True)]

@@ -3,11 +3,15 @@
 import asyncio
 from typing import Any
 
+import msgspec
+import pytest
+
 from tests.front.rig import Cluster, Fault, ids_of, on_virtual_time
 from timerd.engine.message import Refused
 from timerd.engine.ring import slot_of
 from timerd.engine.timer import Timer, TimerType
 from timerd.ports import Link
+from timerd.questions import VERSION, Unsure, read_answer, read_told
 from timerd.vitals import PATIENCE_S
 
 FAR = TimerType("far", url="http://t/", state="paused")
@@ -59,6 +63,70 @@ def test_it_is_not_the_callers_who_ask_for_too_much() -> None:
         assert not isinstance(await arm(cluster, id), Refused)
 
     on_virtual_time(work)
+
+
+def test_who_asks_elsewhere_reads_the_owners_own_reason() -> None:
+    async def work(cluster: Cluster) -> None:
+        await cluster.put(FAR)
+        ids = ids_of(cluster, "a")
+        id = next(ids)
+        shard = cluster.table.shards[slot_of(id)]
+        other = next(id for id in ids if cluster.table.shards[slot_of(id)] != shard)
+        await arm(cluster, id, other)
+        front, wire = cluster.fronts["b"], cluster.wires["b"]
+        go_on = frozen(cluster, shard)
+        began = cluster.loop.time()
+        told = await front.fire(id, None)
+        assert isinstance(told, Refused)
+        assert told.detail == (
+            f"node a: the log of shard {shard} has not answered for 3 s (are the NATS servers a majority?)"
+        )
+        assert cluster.loop.time() - began < 4.2, "it is waited for as long as ever, since it was not undone"
+        timer = Timer(cluster.clock.wall_ms + 10**6, 0, id, "far")
+        armed = await front.arm([timer], None, True, None)
+        assert not isinstance(armed, Refused)
+        assert armed.unavailable == [0]
+        assert armed.why.startswith(f"node a: the log of shard {shard} has not answered for 7 s")
+        wire.faults["a"] = Fault("silent", times=1)
+        told = await front.fire(other, None)
+        assert isinstance(told, Refused)
+        assert told.detail == "node a: no answer in time", "another shard of that node is no reason"
+        go_on.set()
+        await asyncio.sleep(1)
+        fired = await front.fire(other, None)
+        assert not isinstance(fired, Refused)
+        assert fired is not None
+        assert fired.status == "moved"
+
+    on_virtual_time(work)
+
+
+def test_a_question_that_waits_for_something_else_waits_on() -> None:
+    async def work(cluster: Cluster) -> None:
+        await cluster.put(FAR)
+        ids = ids_of(cluster, "a")
+        id = next(ids)
+        shard = cluster.table.shards[slot_of(id)]
+        other = next(id for id in ids if cluster.table.shards[slot_of(id)] != shard)
+        await arm(cluster, id, other)
+        stuck, slow = frozen(cluster, shard), frozen(cluster, cluster.table.shards[slot_of(other)])
+        asking = asyncio.ensure_future(cluster.fronts["b"].fire(id, None))
+        await asyncio.sleep(3.5)
+        firing = asyncio.ensure_future(cluster.fronts["b"].fire(other, None))
+        await asyncio.sleep(0.7)
+        slow.set()
+        fired = await firing
+        assert not isinstance(fired, Refused)
+        stuck.set()
+        assert isinstance(await asking, Refused)
+
+    on_virtual_time(work)
+
+
+@pytest.mark.parametrize(("bytes", "answer"), [(["Unsure"], Unsure()), (["Unsure", "why", "more"], Unsure("why"))])
+def test_a_reason_may_be_missing(bytes: Any, answer: Unsure) -> None:
+    told = read_told(msgspec.msgpack.encode([VERSION, 1, bytes]))
+    assert read_answer(told) == answer
 
 
 def test_counts_and_vitals_are_told_meanwhile() -> None:

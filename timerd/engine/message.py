@@ -62,6 +62,8 @@ class ArmDone(msgspec.Struct, frozen=True):
     results: list[ArmResult] | None
     unavailable: Sequence[int] = ()
     """Indexes of the timers whose shard is not here (`Gone`)."""
+    why: str = ""
+    """What keeps one of these, if that is known."""
 
 
 class Bounced(msgspec.Struct, frozen=True):
