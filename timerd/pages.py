@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from timerd.engine.message import GONE, Filter, Gone, Page, TimerView
+from timerd.engine.ring import SLOTS
 from timerd.engine.timer import BodyRef
 
 PAGE_ROUNDS: Final = 8  # times all shards are asked for one page; then it may be short
@@ -31,7 +32,8 @@ def read_token(token: str) -> Position | None:
     """The position that a token stands for; None if it is none of ours."""
     try:
         raw = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
-        return msgspec.msgpack.decode(raw, type=Position)
+        position = msgspec.msgpack.decode(raw, type=Position)
+        return position if BEGINNING[0] <= position[0] < SLOTS else None
     except (binascii.Error, ValueError, msgspec.MsgspecError):
         return None
 

@@ -16,6 +16,7 @@ from timerd import questions
 from timerd.engine.message import Condition, Filter, TimerView
 from timerd.engine.ring import SLOTS, slot_of
 from timerd.engine.timer import BodyRef, Failure, Timer, TimerType
+from timerd.pages import page_token_of, read_token
 from timerd.parts import HOLD_MS_MAX, Parts
 from timerd.questions import VERSION, Question, read_asked, read_question
 
@@ -190,3 +191,10 @@ def test_only_new_timers_are_armed(unfit: dict[str, Any]) -> None:
     timer = msgspec.structs.replace(NEW, **unfit)
     with pytest.raises(msgspec.ValidationError, match="can't be armed like this"):
         read(raw(questions.ArmThese([timer], [slot_of(timer.id)], None)))
+
+
+def test_a_callers_page_token_of_no_slot_asks_nobody_for_it() -> None:
+    for position in ((-1, ""), (0, "a"), (SLOTS - 1, "z")):
+        assert read_token(page_token_of(position)) == position
+    for slot in (-2, SLOTS, 2**63):
+        assert read_token(page_token_of((slot, "a"))) is None
