@@ -9,7 +9,9 @@ import pytest
 
 from timerd import boot, scaling
 from timerd.clock import SystemClock
+from timerd.engine.ceding import CEDE_AT_ONCE
 from timerd.engine.message import Filter, Refused
+from timerd.engine.move_record import Ceded
 from timerd.engine.ring import SLOTS
 from timerd.engine.settings import Settings
 from timerd.engine.timer import Timer, TimerType
@@ -263,6 +265,16 @@ async def test_a_log_without_room_for_a_move_refuses_it_or_lets_it_wait(target: 
     await rest(node)
     assert len(await listed(node)) == 101
     await node.stop(1_000)
+
+
+async def test_a_turn_gives_away_so_many_slots_and_no_more(target: Target) -> None:
+    node, log, _ = await used(target, 1, 10)
+    await scaled(node, 3)
+    await node.stop(1_000)
+    records = [record async for frame in log.reopen().replay() for record in frame.records]
+    ceded = [len(record.slots) for record in records if isinstance(record, Ceded)]
+    assert sum(ceded) > SLOTS // 2
+    assert max(ceded) <= CEDE_AT_ONCE
 
 
 async def test_a_table_that_can_not_be_stored_is_not_published(target: Target) -> None:

@@ -32,6 +32,7 @@ from timerd.engine.timer import IN_FLIGHT, Timer
 
 RESEND_MS: Final = 1_000  # until the new owner has been heard of
 REMIND_MS: Final = 5_000  # until it has drained everything
+CEDE_AT_ONCE: Final = 512  # slots: each takes some 20 bytes here and there, and nobody's turn may be long
 SCAN_TIMERS: Final = 4_000  # timers one `Pull` makes the old owner look at
 
 
@@ -56,25 +57,33 @@ class Ceding:
         self.waits = waits
         self._table = table if self.to_cede else None
 
+    def _may_cede(self) -> bool:
+        """Not while the log lives on its reserve, which is for other things."""
+        return self._table is not None and not self.waits and not self._draft.low
+
     def _give_up(self, table: RingTable) -> None:
-        """Cede what the table gives to others."""
+        """Cede what the table gives to others, as much as a turn can bear."""
         state = self._state
         going: dict[int, list[int]] = {}
+        count = 0
         for slot in state.covered:
             to = table.shards[slot]
             if to != state.shard and slot not in state.moves.ceded:
                 going.setdefault(to, []).append(slot)
+                count += 1
+                if count == CEDE_AT_ONCE:
+                    break
         for to, slots in going.items():
             self._draft.write(Ceded(table.version, to, sorted(slots), state.last))
             self._remind_at[table.version, to] = state.now.boot_ms
+        self.to_cede = self.to_cede - count if count == CEDE_AT_ONCE else 0
+        if not self.to_cede:
+            self._table = None
 
     def tick(self, now: Now) -> None:
         """Announce what was ceded, again and again, until the new owner needs nothing more."""
-        # The log may live on its reserve, which is for other things.
-        if self._table is not None and not self.waits and not self._draft.low:
+        if self._table is not None and self._may_cede():
             self._give_up(self._table)
-            self._table = None
-            self.to_cede = 0
         ceded = self._state.moves.ceded
         if not ceded:
             self._remind_at.clear()
@@ -95,6 +104,8 @@ class Ceding:
 
     def wake_at(self) -> int | None:
         """Boot ms."""
+        if self._may_cede():
+            return self._state.now.boot_ms
         return min(self._remind_at.values(), default=None)
 
     def standing(self, message: Standing) -> None:
