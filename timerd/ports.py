@@ -63,6 +63,8 @@ class LogUsage(NamedTuple):
     """The size of one segment of frames."""
     spare_bytes: int = 0
     """The part of `frame_bytes` that is kept for later: zero-filled segments that hold nothing yet."""
+    leaving_bytes: int = 0
+    """By how much more was reserved, or asked for, when the room was made that is just being given back."""
 
 
 class Log(Protocol):
@@ -132,6 +134,10 @@ class Log(Protocol):
         the completions of everything accepted and for the largest checkpoint slice. What is granted counts as used
         until an append that takes it along has returned.
         """
+        ...
+
+    def keep(self, reserve_bytes: int) -> None:
+        """The reserve is this from now on; whoever asks for room says it too. It is made, or given back, afterwards."""
         ...
 
     def unsettled(self) -> bool:

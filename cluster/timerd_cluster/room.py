@@ -105,9 +105,13 @@ class Share:
         """Whether something was granted that no append has taken along."""
         return self.granted_bytes > 0
 
+    def keep(self, reserve_bytes: int) -> None:
+        """This is the reserve from now on."""
+        self._reserve_bytes = reserve_bytes
+
     def grant(self, arm_bytes: int, reserve_bytes: int) -> bool:
         """Whether there is room for that beside all reserves, and a segment of each log."""
-        self._reserve_bytes = reserve_bytes
+        self.keep(reserve_bytes)
         if self._room.left() < arm_bytes + self._room.kept():
             self._room.want_look(LOOK_MIN_MS)
             return False

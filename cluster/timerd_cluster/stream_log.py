@@ -305,6 +305,10 @@ class StreamLog:
         """
         return self._room.grant(arm_bytes, reserve_bytes)
 
+    def keep(self, reserve_bytes: int) -> None:
+        """The reserve is this from now on."""
+        self._room.keep(reserve_bytes)
+
     def low(self) -> bool:
         """Whether appends are living on the reserve: nothing but what ends or shrinks timers should be written."""
         return self._room.low()

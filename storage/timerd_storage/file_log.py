@@ -184,6 +184,10 @@ class FileLog:
         frame_bytes = arm_bytes - (body_bytes or 0)
         return await self._supply.grant(frame_bytes, arm_bytes if body_bytes is None else body_bytes, reserve_bytes)
 
+    def keep(self, reserve_bytes: int) -> None:
+        """The reserve is this from now on; what is missing or too much of it is made or given back meanwhile."""
+        self._supply.keep(reserve_bytes)
+
     def low(self) -> bool:
         """Whether appends are living on the reserve: nothing but what ends or shrinks timers should be written."""
         return self._supply.low()
@@ -254,7 +258,8 @@ class FileLog:
         """Bytes on disk, by kind, filler included."""
         spare_bytes = self._spares.disk_bytes
         frame_bytes = sum(held.size for held in self._segments) + spare_bytes
-        return LogUsage(frame_bytes, self._bodies.disk_bytes, self._segment_bytes, spare_bytes)
+        leaving_bytes = self._supply.leaving_bytes
+        return LogUsage(frame_bytes, self._bodies.disk_bytes, self._segment_bytes, spare_bytes, leaving_bytes)
 
     async def close(self) -> None:
         """Let go of files and lock; again does nothing. Appends nothing; marks the log's end as on disk, which it is.

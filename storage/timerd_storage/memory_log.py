@@ -101,6 +101,9 @@ class MemoryLog:
         self._granted += arm_bytes if granted else 0
         return granted
 
+    def keep(self, reserve_bytes: int) -> None:
+        self._reserve = reserve_bytes
+
     def low(self) -> bool:
         return self._free() < self._reserve + self._segment_bytes
 

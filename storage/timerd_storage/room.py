@@ -20,6 +20,8 @@ class Room:
         # another: together one segment, which is what an idle log holds beside the one being written.
         self._cushion = segment_bytes - 2 * piece_bytes
         self._ahead = piece_bytes
+        # Each segment crossed loses what its last frame did not fit into; the first such loss is the cushion's.
+        self._waste = min(segment_bytes // 2, _WASTE_BYTES_MAX)
         self._granted_frames = 0
         self._granted_bodies = 0
         self._leaving_frames = 0
@@ -55,19 +57,24 @@ class Room:
         """Bytes of frames that are to be in hand, so that `more` and a little beside it will be accepted."""
         return self.frames_wanted(more) + self._ahead
 
-    def frames_too_many(self) -> int:
-        """Bytes of frames in hand from which on some are to be given back.
+    def frames_too_many(self, more: int = 0) -> int:
+        """Bytes of frames in hand from which on some are to be given back, when `more` are asked for.
 
         A reserve that comes and goes must not have files made and deleted all the time, so this leaves it some play.
         """
-        return self.frames_to_fill(0) + 2 * self._ahead + self._reserve // 2
+        return self.frames_to_fill(more) + 2 * self._ahead + self._reserve // 2
+
+    def frames_leaving(self, in_hand: int, more: int) -> int:
+        """By how much the reserve was larger for which so much came into hand, when `more` are asked for."""
+        too_many = max(0, in_hand - self.frames_too_many(more))
+        # As `frames_too_many` goes with the reserve: by what segments waste, and by half of it.
+        usable = self.segment_bytes - self._waste
+        return too_many * 2 * usable // (2 * self.segment_bytes + usable)
 
     def frames_wanted(self, more: int) -> int:
         """Bytes of frames that must be in hand for `more` to be accepted."""
         length = self._granted_frames + more + self._reserve
-        # Each segment crossed loses what its last frame did not fit into; the first such loss is the cushion's.
-        waste = min(self.segment_bytes // 2, _WASTE_BYTES_MAX)
-        return self._cushion + length * self.segment_bytes // (self.segment_bytes - waste)
+        return self._cushion + length * self.segment_bytes // (self.segment_bytes - self._waste)
 
     def bodies_wanted(self, more: int) -> int:
         """Bytes of bodies that must be in hand for `more` to be accepted."""

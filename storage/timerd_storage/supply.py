@@ -78,8 +78,7 @@ class Supply:
 
     async def grant(self, frame_bytes: int, body_bytes: int, reserve_bytes: int) -> bool:
         """Take this much out of what is in hand, if need be when it has been made, or say that it can't be had now."""
-        self._room.reserve(reserve_bytes)
-        self._reserve_known = True
+        self._know(reserve_bytes)
         if not frame_bytes and not body_bytes:
             await self._give_back()
         if not self._line and not self._missing(frame_bytes, body_bytes):
@@ -102,6 +101,22 @@ class Supply:
             if waiting.granted.done() and not waiting.granted.cancelled() and waiting.granted.result():
                 self._handed_frames -= frame_bytes
                 self._handed_bodies -= body_bytes
+
+    def keep(self, reserve_bytes: int) -> None:
+        """The reserve is this from now on. Nobody waits: it may be another in a moment."""
+        self._know(reserve_bytes)
+        self.refill()
+
+    @property
+    def leaving_bytes(self) -> int:
+        """By how much what is kept was larger, while the difference is being given back; 0 if it only lies about."""
+        if self._filling is None or self._filling.done():
+            return 0
+        return self._room.frames_leaving(self._in_hand(), self._line_frames)
+
+    def _know(self, reserve_bytes: int) -> None:
+        self._room.reserve(reserve_bytes)
+        self._reserve_known = True
 
     async def _give_back(self) -> None:
         """Return when what the reserve does not ask for any more has been given back."""

@@ -261,6 +261,25 @@ async def test_who_only_says_what_is_to_be_kept_returns_when_the_rest_has_been_g
         assert disk.used <= 4 * SEGMENT + 3 * reserve
 
 
+async def test_a_reserve_that_shrinks_while_it_is_being_made_is_made_no_further() -> None:
+    disk = FakeDisk()
+    log, _ = await open_on(disk, SEGMENT)
+    log.keep(2_000_000)
+    while disk.used < 300_000:
+        await asyncio.sleep(0)
+    assert log.usage().leaving_bytes == 0, "nobody gives it back"
+    log.keep(100_000)
+    assert log.usage().leaving_bytes > 0
+    used = disk.used
+    most = 0
+    while log.usage().leaving_bytes:
+        await asyncio.sleep(0)
+        most = max(most, disk.used)
+    assert most <= used + SEGMENT // 16
+    assert disk.used <= 4 * SEGMENT + 3 * 100_000
+    assert not log.low()
+
+
 async def test_what_was_made_for_somebody_whom_a_full_disk_refused_goes_again(monkeypatch: pytest.MonkeyPatch) -> None:
     Clock(monkeypatch)  # it stands still: no attempt to make room follows
     disk = FakeDisk(limit=1_000_000)
