@@ -11,7 +11,7 @@ from timerd import boot, scaling
 from timerd.clock import SystemClock
 from timerd.engine.ceding import CEDE_AT_ONCE
 from timerd.engine.message import Filter, Refused
-from timerd.engine.move_record import Ceded
+from timerd.engine.move_record import Adopted, Ceded
 from timerd.engine.ring import SLOTS
 from timerd.engine.settings import Settings
 from timerd.engine.timer import Timer, TimerType
@@ -271,10 +271,13 @@ async def test_a_turn_gives_away_so_many_slots_and_no_more(target: Target) -> No
     node, log, _ = await used(target, 1, 10)
     await scaled(node, 3)
     await node.stop(1_000)
-    records = [record async for frame in log.reopen().replay() for record in frame.records]
-    ceded = [len(record.slots) for record in records if isinstance(record, Ceded)]
+    frames = [frame.records async for frame in log.reopen().replay()]
+    ceded = [sum(len(record.slots) for record in frame if isinstance(record, Ceded)) for frame in frames]
     assert sum(ceded) > SLOTS // 2
     assert max(ceded) <= CEDE_AT_ONCE
+    adopted = [sum(len(record.slots) for record in frame if isinstance(record, Adopted)) for frame in frames]
+    assert sum(adopted) == sum(ceded)
+    assert max(adopted) <= 2 * CEDE_AT_ONCE
 
 
 async def test_a_table_that_can_not_be_stored_is_not_published(target: Target) -> None:

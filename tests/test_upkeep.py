@@ -2,14 +2,17 @@
 
 import asyncio
 from collections import Counter
+from pathlib import Path
 
 from tests.sim.disk import FakeDisk
 from tests.storage.laid import open_on
 from timerd import upkeep
-from timerd.engine.message import Arm, Message, Slice
+from timerd.engine.ceding import CEDE_AT_ONCE
+from timerd.engine.message import Arm, Message, SetReserve, Slice
+from timerd.engine.move_message import MayCede, SetTable
 from timerd.engine.now import Now
 from timerd.engine.record import Armed, Cancelled
-from timerd.engine.ring import SLOTS, build_table
+from timerd.engine.ring import SLOTS, RingTable, build_table
 from timerd.engine.shard import Shard
 from timerd.engine.state import State
 from timerd.engine.timer import Timer
@@ -19,6 +22,7 @@ from timerd.upkeep import Upkeep
 from timerd_storage.memory_log import MemoryLog
 
 NOW = Now(1_796_000_000_000_000, 5_000)
+FAR = 2_000_000_000_000
 
 
 class StillClock:
@@ -81,9 +85,87 @@ async def test_room_for_a_move_is_kept_when_its_grant_has_left_with_an_append():
             await asyncio.sleep(0)
         assert log._supply._in_hand() >= kept.reserve_bytes()
     kept.close_way()
+    async with asyncio.timeout(10):
+        while log.usage().frame_bytes > 500_000:  # and no longer than it is wanted
+            await asyncio.sleep(0)
+
+
+async def test_room_that_nobody_needs_any_more_counts_as_live_until_it_has_been_given_back():
+    disk = FakeDisk()
+    log, _ = await open_on(disk, 1 << 16)
+    shard = Shard(State(0, list(range(SLOTS)), NOW))
+    kept = Upkeep(Runner([shard], log, StillClock()), log, build_table([0]), fail)
+    assert await kept.make_way(SLOTS, 2)
+    await log.append([])
+    seen = [kept.live_bytes]
+
+    def look(verb: str, path: Path) -> None:
+        if verb == "unlink":
+            seen.append(kept.live_bytes)
+            assert disk.used <= 3 * kept.live_bytes + 2 * (1 << 16)
+
+    disk.on_call = look
+    kept.close_way()
+    while log.usage().leaving_bytes:
+        await asyncio.sleep(0)
+    assert len(seen) > 16, "file by file"
+    assert seen == sorted(seen, reverse=True)
+    assert kept.live_bytes < seen[0] / 3
+    assert disk.used == log.usage().frame_bytes <= 3 * kept.live_bytes + 2 * (1 << 16)
+
+
+async def test_the_way_closes_as_slots_are_ceded_and_each_share_is_asked_for_once():
+    log = MemoryLog()
+    async for _ in log.replay():
+        pass
+    old, new = Shard(State(0, list(range(SLOTS)), NOW)), Shard(State(1, [], NOW))
+    for shard in (old, new):
+        shard.own(NOW)
+        shard.take()
+    old.state.apply(Armed([Timer(FAR, n, f"id{n}", "t") for n in range(1, 500)]))
+    runner = Runner([old, new], log, StillClock())
+    kept = Upkeep(runner, log, build_table([0]), fail)
+    asked: list[int] = []
+    runner.send = lambda shard, message: asked.append(shard)  # type: ignore[method-assign, assignment]
+    assert await kept.make_way(SLOTS, 2)
+    for shard in (old, new):
+        shard.step(NOW, SetTable(RingTable(2, (1,) * SLOTS, (0,) * SLOTS, 2), waits=True))
+    reserves = [kept.reserve_bytes()]
+    shares = 0
+    while old.to_cede:
+        kept.after_turn(0)
+        kept.after_turn(0)  # a turn of others
+        shares += 1
+        assert asked == [0] * shares
+        old.step(NOW, MayCede())
+        old.take()
+        reserves.append(kept.reserve_bytes())
+        assert reserves[-1] <= reserves[-2]
+        assert reserves[-2] - reserves[-1] < reserves[0] / 20, "not all at once"
     kept.after_turn(0)
-    await kept.settle()
-    assert log.usage().frame_bytes < 500_000, "and no longer than it is wanted"
+    assert log._reserve == kept.reserve_bytes() < reserves[0]
+    assert shares == SLOTS // CEDE_AT_ONCE
+
+
+async def test_on_the_reserve_nobody_is_told_to_cede_and_behind_it_everybody_again():
+    log = MemoryLog()
+    async for _ in log.replay():
+        pass
+    old = Shard(State(0, list(range(SLOTS)), NOW))
+    runner = Runner([old], log, StillClock())
+    kept = Upkeep(runner, log, build_table([0]), fail)
+    asked: list[Message] = []
+    runner.send = lambda shard, message: asked.append(message)  # type: ignore[method-assign, assignment]
+    assert await kept.make_way(SLOTS, 2)
+    old.step(NOW, SetTable(RingTable(2, (1,) * SLOTS, (0,) * SLOTS, 2), waits=True))
+    kept.after_turn(0)
+    assert asked == [MayCede()]
+    for low, told in ((True, [SetReserve(True)]), (False, [SetReserve(False), MayCede()])):
+        asked.clear()
+        log.low = lambda low=low: low  # type: ignore[method-assign, misc]
+        kept.after_turn(0)
+        kept.after_turn(0)
+        assert asked == told
 
 
 async def turn(log: MemoryLog, shard: Shard, *messages: Message) -> int:

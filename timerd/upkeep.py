@@ -26,6 +26,7 @@ from timerd.runner import Runner
 
 SLOT_BYTES = 3  # of a slot's number in a slice
 MOVING_SLOT_BYTES = 40  # of a slot on the move, until both its shards have done with it: mostly its number
+ADOPTED_SLOT_BYTES = 20  # and what is left of that when it has been adopted, where an empty slice was written of it
 MOVING_TYPE_BYTES = 0.5  # and its share of the totals of a type, which go with it
 WAY_AGAIN_S = 0.5  # until room for a move is looked for again
 MOVED_BYTES = 320  # what a moved body takes in a frame, its id among it
@@ -64,22 +65,25 @@ class Upkeep:
         self._unmovable: set[int] = set()  # body segments that hold a live body whose head is damaged
         self._slice_bytes = self._largest_slice()
         self._task: asyncio.Task[None] | None = None
-        self._telling: asyncio.Task[None] | None = None
+        self._finding: asyncio.Task[None] | None = None  # room for slots that are to be ceded
         self._told_moving: int | None = None  # when the log was last told of the reserve
         self._untold_bytes = 0  # appended since
         self._asked_bytes = 0  # room for a move, which is being made
-        self._way_bytes = 0  # room for slots that are to be ceded
+        self._way_slots = 0  # that are to be ceded, for which room was had
         self._way_version = 0  # of the table that says so
+        self._told_to_cede: dict[int, int] = {}  # shard -> how many slots it had to cede when it was told to go on
 
     @property
     def live_bytes(self) -> int:
-        """A full checkpoint, about; live bodies; and the room that is kept: completions, a slice, a segment."""
-        kept = self.reserve_bytes() + self._asked_bytes + self._log.usage().segment_bytes
+        """A full checkpoint, about; live bodies; and the room that is kept: completions, a slice, a segment. What was
+        kept counts until it has been given back: needs end in a turn, files are deleted one after the other."""
+        usage = self._log.usage()
+        kept = self.reserve_bytes() + self._asked_bytes + usage.leaving_bytes + usage.segment_bytes
         return self._checkpoint_bytes() + kept + self._live_body_bytes()
 
     def reserve_bytes(self) -> int:
         """Room that must stay: completions of everything accepted, and the largest slice."""
-        return self._completion_bytes() + self._slice_bytes + self._moving_bytes() + self._way_bytes
+        return self._completion_bytes() + self._slice_bytes + self._moving_bytes() + self._way_bytes()
 
     async def begin(self) -> None:
         """Before the first turn: let the log give back what an earlier life kept, if it is too much for this."""
@@ -90,13 +94,13 @@ class Upkeep:
     async def settle(self) -> None:
         """Begin nothing more, and wait for what is under way (for a clean stop: the log is about to be closed)."""
         self._ending = True
-        tasks = [task for task in (self._task, self._telling) if task is not None]
+        tasks = [task for task in (self._task, self._finding) if task is not None]
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def stop(self) -> None:
         """Begin nothing more, and break off what is under way: the log has ended."""
         self._ending = True
-        for task in (self._task, self._telling):
+        for task in (self._task, self._finding):
             if task is not None:
                 task.cancel()
         await self.settle()
@@ -120,23 +124,25 @@ class Upkeep:
         if self._ending:
             return False
         unseen = self._unseen_bytes >= LOOK_BYTES and (self._task is None or self._task.done())
-        untold = self._untold_bytes >= LOOK_BYTES and (self._telling is None or self._telling.done())
-        return self._log.low() != self._low or unseen or untold
+        return self._log.low() != self._low or unseen
 
     def after_turn(self, appended: int) -> None:
         """Look at the log, and ask for what it needs."""
         low = self._log.low()
         if low != self._low:
             self._low = low
+            self._told_to_cede.clear()
             for shard in self._shards():
                 self._runner.send(shard.id, SetReserve(low))
         self._unseen_bytes += appended
         self._unpaced_bytes += appended
         self._untold_bytes += appended
+        looks = self._unseen_bytes >= LOOK_BYTES and (self._task is None or self._task.done())
+        if looks:
+            self._slice_bytes = self._largest_slice()
         self._tell_reserve()
-        if self._ending or self._unseen_bytes < LOOK_BYTES or (self._task is not None and not self._task.done()):
+        if self._ending or not looks:
             return
-        self._slice_bytes = self._largest_slice()
         self._slices_asked = False
         self._pace.appended(self._unpaced_bytes, self._checkpoint_bytes())
         self._unpaced_bytes = 0
@@ -151,36 +157,52 @@ class Upkeep:
         Whatever moves takes log in both its shards, and nobody can be refused it then: it has to be in hand. It is kept
         until they are ceded, and after that for what is on the move.
         """
-        types = max(len(shard.state.lanes) for shard in self._shards())
-        slot_bytes = MOVING_SLOT_BYTES + types * MOVING_TYPE_BYTES + SLOT_BYTES + SLOT_MOVE_BYTES
-        size = int(slots * slot_bytes) + self._completion_bytes() * (MOVING_FACTOR - 1)
-        self._asked_bytes = size
+        self._asked_bytes = size = self._bytes_to_cede(slots)
         try:
             granted = await self._log.grant(size, self.reserve_bytes(), 0)
         finally:
             self._asked_bytes = 0
         if granted:
-            self._way_bytes, self._way_version = size, version
+            self._way_slots, self._way_version = slots, version
             # What was granted goes with the append of the next turn. The log is told before that to keep it, or it
             # would begin to give it back; for that moment both count.
+            self._log.keep(self.reserve_bytes())
             self._runner.ring()
-            await self._log.grant(0, self.reserve_bytes(), 0)
         return granted
 
     def close_way(self) -> None:
         """They are ceded, or are not to be any more."""
-        self._way_bytes = 0
-        self._told_moving = None
+        self._way_slots = 0
+        self._told_to_cede.clear()
+        if not self._ending:
+            self._log.keep(self.reserve_bytes())
+
+    def _way_bytes(self) -> int:
+        """Kept for what is still to be ceded; what is ceded is on the move, and counts as that."""
+        if not self._way_slots:
+            return 0
+        shards = self._shards()
+        known = all(shard.table_version >= self._way_version for shard in shards)
+        return self._bytes_to_cede(sum(shard.to_cede for shard in shards) if known else self._way_slots)
+
+    def _bytes_to_cede(self, slots: int) -> int:
+        """What it takes to cede so many more slots, with all that is on them."""
+        shards = self._shards()
+        types = max(len(shard.state.lanes) for shard in shards)
+        slot_bytes = MOVING_SLOT_BYTES + types * MOVING_TYPE_BYTES + SLOT_BYTES + SLOT_MOVE_BYTES
+        ending = sum(shard.state.ending_bytes for shard in shards)
+        return int(slots * slot_bytes) + ending * MOVING_FACTOR - self._completion_bytes()
 
     def _tend_way(self) -> bool:
         """Let slots be ceded for which there is room, and keep it no longer than for that. Whether there is to be some
         made."""
         shards = self._shards()
         waiting = [shard for shard in shards if shard.to_cede]
-        if not self._way_bytes:
+        if not self._way_slots:
             return bool(waiting)
         for shard in waiting:
-            if shard.waits_to_cede:
+            if shard.waits_to_cede and not self._low and self._told_to_cede.get(shard.id) != shard.to_cede:
+                self._told_to_cede[shard.id] = shard.to_cede
                 self._runner.send(shard.id, MayCede())
         if not waiting and all(shard.table_version >= self._way_version for shard in shards):
             self.close_way()
@@ -188,23 +210,24 @@ class Upkeep:
 
     def _tell_reserve(self) -> None:
         """Let the log know what to keep. Who asks for room says it too; behind a burst, or a move, nobody may ask for
-        long, and what was kept for it would stay."""
-        moving, blocked = (self._moving_bytes(), self._tend_way()) if self._moved() else (0, False)
-        if moving == self._told_moving and self._untold_bytes < LOOK_BYTES and not blocked:
+        long, and what was kept for it would stay. While slots move it changes with each turn."""
+        if self._ending:
             return
-        if self._ending or (self._telling is not None and not self._telling.done()):
-            return
-        self._told_moving, self._untold_bytes = moving, 0
-        self._telling = asyncio.get_running_loop().create_task(self._tell())
+        blocked = self._moved() and self._tend_way()
+        moving = self._moving_bytes() + self._way_bytes() if self._moved() else 0
+        if moving != self._told_moving or self._untold_bytes >= LOOK_BYTES:
+            self._told_moving, self._untold_bytes = moving, 0
+            self._log.keep(self.reserve_bytes())
+        if blocked and (self._finding is None or self._finding.done()):
+            self._finding = asyncio.get_running_loop().create_task(self._find_way())
 
     def _moved(self) -> bool:
         """Whether anything ever has, or is about to."""
-        return self.table.version > 1 or self._way_bytes > 0
+        return self.table.version > 1 or self._way_slots > 0
 
-    async def _tell(self) -> None:
+    async def _find_way(self) -> None:
         try:
-            await self._log.grant(0, self.reserve_bytes(), 0)
-            while not self._way_bytes and (slots := sum(shard.to_cede for shard in self._shards())):
+            while not self._way_slots and (slots := sum(shard.to_cede for shard in self._shards())):
                 if self._ending or await self.make_way(slots, self.table.version):
                     return
                 await asyncio.sleep(WAY_AGAIN_S)
@@ -264,9 +287,12 @@ class Upkeep:
         """What the slots on the move may take to arrive."""
         moves = [moves for shard in self._shards() if (moves := shard.state.moves)]
         # Mostly both shards are here: one has ceded it before the other adopts it, and until that has drained it.
-        slots = max(sum(len(each.ceded) for each in moves), sum(len(each.adopted) for each in moves))
-        types = max(len(shard.state.lanes) for shard in self._shards()) if slots else 0
-        return int(slots * (MOVING_SLOT_BYTES + types * MOVING_TYPE_BYTES))
+        ceded, adopted = sum(len(each.ceded) for each in moves), sum(len(each.adopted) for each in moves)
+        if not (slots := max(ceded, adopted)):
+            return 0
+        types = max(len(shard.state.lanes) for shard in self._shards())
+        coming = slots - adopted
+        return int(coming * MOVING_SLOT_BYTES + adopted * ADOPTED_SLOT_BYTES + slots * types * MOVING_TYPE_BYTES)
 
     def _completion_bytes(self) -> int:
         return sum(shard.state.completion_bytes for shard in self._shards())

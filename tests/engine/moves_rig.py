@@ -24,8 +24,8 @@ from typing import Any, Final
 import msgspec
 
 from tests.engine.harness import T0, check
+from timerd.engine import ceding, ring
 from timerd.engine import replay as replay_module
-from timerd.engine import ring
 from timerd.engine import shard as shard_module
 from timerd.engine import state as state_module
 from timerd.engine.effect import Reply, Send, Settled, Taken
@@ -94,10 +94,10 @@ class Broken(Exception):
 
 
 @contextmanager
-def few_slots() -> Iterator[None]:
-    """Sixteen slots, so that a run has several ids in each."""
+def few_slots(at_once: int = 5) -> Iterator[None]:
+    """Sixteen slots, so that a run has several ids in each; so many are ceded at once."""
     places = [(ring, "SLOTS", SLOTS), (ring, "_MASK", SLOTS - 1), (state_module, "SLOTS", SLOTS)]
-    places += [(replay_module, "SLOTS", SLOTS), (shard_module, "SLICE_TIMERS", 3)]
+    places += [(replay_module, "SLOTS", SLOTS), (shard_module, "SLICE_TIMERS", 3), (ceding, "CEDE_AT_ONCE", at_once)]
     usual = [(module, name, getattr(module, name)) for module, name, _ in places]
     for module, name, value in places:
         setattr(module, name, value)

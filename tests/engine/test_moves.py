@@ -33,7 +33,7 @@ FAR = 2_000_000_000_000
 
 @pytest.fixture(autouse=True)
 def _few_slots() -> Iterator[None]:
-    with few_slots():
+    with few_slots(SLOTS):
         yield
 
 

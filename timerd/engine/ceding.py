@@ -32,7 +32,7 @@ from timerd.engine.timer import IN_FLIGHT, Timer
 
 RESEND_MS: Final = 1_000  # until the new owner has been heard of
 REMIND_MS: Final = 5_000  # until it has drained everything
-CEDE_AT_ONCE: Final = 512  # slots: each takes some 20 bytes here and there, and nobody's turn may be long
+CEDE_AT_ONCE: Final = 512  # slots, by all old owners: each takes some 20 bytes in both logs, and no turn may be long
 SCAN_TIMERS: Final = 4_000  # timers one `Pull` makes the old owner look at
 
 
@@ -42,51 +42,52 @@ class Ceding:
     def __init__(self, draft: Draft) -> None:
         self._draft = draft
         self._state = draft.state
-        self.to_cede = 0
-        """How many slots the table gives to others that are not ceded yet."""
         self.waits = False
-        """They are to be ceded, but not now."""
-        self._table: RingTable | None = None  # as long as there are some
+        """What is to be ceded goes share by share, each when it is said that it may."""
+        self._to_cede: list[int] = []  # that the table gives to others and that are not ceded yet, the next one last
+        self._table: RingTable | None = None
+        self._share = CEDE_AT_ONCE
+        self._heard: set[int] = set()  # ceded ones that their new owner has
         self._remind_at: dict[tuple[int, int], int] = {}  # (version, to) -> boot ms of the next `Cede`
 
     def know(self, table: RingTable, waits: bool) -> None:
-        """There is a new table. `waits`: nothing is ceded before it is said that it may."""
+        """There is a new table. `waits`: nothing is ceded but with `cede`."""
         state = self._state
-        going = [slot for slot in state.covered if table.shards[slot] != state.shard]
-        self.to_cede = sum(slot not in state.moves.ceded for slot in going)
+        here, ceded = state.shard, state.moves.ceded
+        self._to_cede = [slot for slot in state.covered if table.shards[slot] != here and slot not in ceded]
+        self._to_cede.reverse()
         self.waits = waits
-        self._table = table if self.to_cede else None
+        self._table = table
+        givers = {before for before, after in zip(table.previous, table.shards, strict=True) if before != after}
+        self._share = max(1, CEDE_AT_ONCE // max(1, len(givers)))
 
-    def _may_cede(self) -> bool:
-        """Not while the log lives on its reserve, which is for other things."""
-        return self._table is not None and not self.waits and not self._draft.low
+    @property
+    def to_cede(self) -> int:
+        """How many slots the table gives to others that are not ceded yet."""
+        return len(self._to_cede)
 
-    def _give_up(self, table: RingTable) -> None:
-        """Cede what the table gives to others, as much as a turn can bear."""
-        state = self._state
+    def cede(self) -> None:
+        """Cede of what the table gives to others as much as a turn can bear. It is no work of a tick: what comes due by
+        the same tick would wait until it is durable."""
+        if self._draft.low or self._table is None:
+            return  # the log lives on its reserve, which is for other things
+        state, table = self._state, self._table
         going: dict[int, list[int]] = {}
-        count = 0
-        for slot in state.covered:
-            to = table.shards[slot]
-            if to != state.shard and slot not in state.moves.ceded:
-                going.setdefault(to, []).append(slot)
-                count += 1
-                if count == CEDE_AT_ONCE:
-                    break
+        for slot in self._to_cede[: -self._share - 1 : -1]:
+            going.setdefault(table.shards[slot], []).append(slot)
+        del self._to_cede[-self._share :]
         for to, slots in going.items():
             self._draft.write(Ceded(table.version, to, sorted(slots), state.last))
             self._remind_at[table.version, to] = state.now.boot_ms
-        self.to_cede = self.to_cede - count if count == CEDE_AT_ONCE else 0
-        if not self.to_cede:
-            self._table = None
 
     def tick(self, now: Now) -> None:
         """Announce what was ceded, again and again, until the new owner needs nothing more."""
-        if self._table is not None and self._may_cede():
-            self._give_up(self._table)
+        if self._to_cede and not self.waits:
+            self.cede()
         ceded = self._state.moves.ceded
         if not ceded:
             self._remind_at.clear()
+            self._heard.clear()
             return
         if not self._remind_at:  # a restart
             self._remind_at = {(slot.version, slot.to): now.boot_ms for slot in ceded.values()}
@@ -94,6 +95,9 @@ class Ceding:
             if at > now.boot_ms:
                 continue
             slots = [slot for slot, of in ceded.items() if of.version == version and of.to == to]
+            # As many as it can bear to adopt in a turn, until it has them all.
+            if new := [slot for slot in slots if slot not in self._heard]:
+                slots = new[: self._share]
             if slots:
                 state = self._state
                 marks = (state.unclean_at, state.unclean_generation)
@@ -104,23 +108,29 @@ class Ceding:
 
     def wake_at(self) -> int | None:
         """Boot ms."""
-        if self._may_cede():
+        if self._to_cede and not self.waits and not self._draft.low:
             return self._state.now.boot_ms
         return min(self._remind_at.values(), default=None)
 
     def standing(self, message: Standing) -> None:
         """The new owner says where it is. What it has drained is forgotten, unless something is held here after all."""
         state = self._state
-        if self._draft.low:
-            return  # it will be told again
         key = (message.version, message.sender)
         if key in self._remind_at and message.adopted:
-            self._remind_at[key] = state.now.boot_ms + REMIND_MS
+            heard = len(self._heard)
+            self._heard.update(slot for slot in message.adopted if self._mine(slot, *key) is not None)
+            if all(slot in self._heard for slot, of in state.moves.ceded.items() if (of.version, of.to) == key):
+                self._remind_at[key] = state.now.boot_ms + REMIND_MS
+            elif len(self._heard) > heard:
+                self._remind_at[key] = state.now.boot_ms
+        if self._draft.low:
+            return  # it will be told again
         done = [slot for slot in message.drained if self._mine(slot, *key) is not None]
         runs = {state.run_of[slot].slots: state.run_of[slot] for slot in done}
         occupied = {slot for run in runs.values() for slot in slots_of(run.by_id)}
         if done := [slot for slot in done if slot not in occupied]:
             self._draft.write(Left(message.version, done))
+            self._heard.difference_update(done)
             write_slice(self._draft, ())
 
     def ask(self, message: Ask) -> None:

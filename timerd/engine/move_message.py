@@ -31,7 +31,7 @@ class SetTable(msgspec.Struct, frozen=True):
 
 
 class MayCede(msgspec.Struct, frozen=True):
-    """The log has room for what the last table moves."""
+    """The log has room for what the last table moves: cede a share of it."""
 
 
 class SetPull(msgspec.Struct, frozen=True):

@@ -160,7 +160,7 @@ class Shard:
                 self._set_table(message)
                 self._kept = message.dead_letters_kept or self._kept
             case MayCede():
-                self._ceding.waits = False
+                self._ceding.cede()
             case SetPull():
                 self._moving.per_second = message.per_second
             case SetTypes():

@@ -139,8 +139,12 @@ class State:
     @property
     def completion_bytes(self) -> int:
         """What ending every timer may take in the log."""
-        bytes = (self.timers + self.moves.entries) * COMPLETION_BYTES + self.id_bytes
-        return bytes * MOVING_FACTOR if self.moves else bytes
+        return self.ending_bytes * (MOVING_FACTOR if self.moves else 1)
+
+    @property
+    def ending_bytes(self) -> int:
+        """The same, where no slot moves."""
+        return (self.timers + self.moves.entries) * COMPLETION_BYTES + self.id_bytes
 
     # ---- one method a record
 
