@@ -7,7 +7,7 @@ import pytest
 
 from tests.engine.moves_rig import IDS, SLOTS, few_slots
 from tests.engine.test_moves import FAR, Pair
-from timerd.engine.message import SetReserve
+from timerd.engine.message import Close, SetReserve
 from timerd.engine.move_message import Cede, MayCede, SetTable
 from timerd.engine.ring import RingTable
 
@@ -85,6 +85,16 @@ def test_on_the_reserve_nothing_is_ceded() -> None:
     pair.old.inbox += [SetReserve(False), MayCede()]
     pair.old.turn()
     assert pair.old.shard.to_cede == SLOTS - SHARE
+
+
+def test_a_shard_that_was_laid_down_cedes_nothing() -> None:
+    pair = Pair()
+    told(pair, (1,) * SLOTS)
+    pair.asked_of(pair.old, lambda token: Close(token))
+    frames = len(pair.old.frames)
+    pair.old.inbox.append(MayCede())
+    pair.old.turn()
+    assert len(pair.old.frames) == frames, "what it has written says that this was the end"
 
 
 def test_what_nobody_has_heard_of_is_adopted_share_by_share_after_a_restart() -> None:

@@ -160,7 +160,8 @@ class Shard:
                 self._set_table(message)
                 self._kept = message.dead_letters_kept or self._kept
             case MayCede():
-                self._ceding.cede()
+                if not self._closed:
+                    self._ceding.cede()
             case SetPull():
                 self._moving.per_second = message.per_second
             case SetTypes():
