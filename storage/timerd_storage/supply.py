@@ -215,7 +215,7 @@ class Supply:
             while not self._stopped and self._to_drop():
                 await self._spares.drop_last(self._in_hand() - self._room.frames_too_many())
                 self._serve()
-                if self._line:
+                if self._line or self._to_prepare(0):
                     await self._add_room(0, 0)
         except Exception as error:
             if not isinstance(error, OSError) or error.errno not in NO_SPACE:
@@ -229,6 +229,8 @@ class Supply:
         try:
             # Blocks cost a moment, zeros much longer.
             while not self._stopped and ((bodies := self._to_prepare(body_bytes)) or self._to_fill(frame_bytes)):
+                if bodies and self._to_drop():
+                    return True  # that gives space, comes first, and is not put off by bodies without end
                 await (self._bodies.prepare(self._spares.piece_bytes) if bodies else self._spares.add_piece())
                 self._serve()
         except OSError as error:

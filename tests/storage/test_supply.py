@@ -280,6 +280,18 @@ async def test_a_reserve_that_shrinks_while_it_is_being_made_is_made_no_further(
     assert not log.low()
 
 
+async def test_what_is_too_much_is_given_back_before_blocks_for_bodies_are_taken() -> None:
+    disk = FakeDisk()
+    log, _ = await open_on(disk, SEGMENT)
+    assert await log.grant(0, 500_000, 0)
+    done: list[str] = []
+    disk.on_call = lambda verb, path: done.append(verb)
+    assert await log.grant(600_000, 0, 600_000)
+    assert "unlink" in done
+    assert "allocate" not in done[: done.index("unlink")]
+    assert "allocate" in done
+
+
 async def test_what_was_made_for_somebody_whom_a_full_disk_refused_goes_again(monkeypatch: pytest.MonkeyPatch) -> None:
     Clock(monkeypatch)  # it stands still: no attempt to make room follows
     disk = FakeDisk(limit=1_000_000)
