@@ -23,6 +23,7 @@ from timerd_cluster.connection import ANSWER_S, Connection, NoAnswer, Nobody, St
 
 NO_ROOM = (10047, "insufficient storage resources available")
 READS = ("$JS.API.STREAM.INFO.", "$JS.API.STREAM.MSG.GET.")  # by the leader, or by who takes itself for it
+MEMBERS = "-members"  # in each subject of that bucket
 NEAR = "$JS.API.DIRECT.GET."  # by any replica
 
 
@@ -77,6 +78,10 @@ class FakeServers:
         """Hosts that reach no server."""
         self.unheard: set[str] = set()
         """Hosts whose heartbeats are lost, and nothing else: alive, and taken for dead."""
+        self.untold: set[str] = set()
+        """Hosts that hear nothing of who is there, nor of the plan."""
+        self.on_told: Callable[[str, Any], None] = lambda subject, by: None
+        """Told of each message that nobody answers, as it is sent, and by whom."""
         self.counts: Counter[str] = Counter()
         self.lines: list[Line] = []
         self.loop = loop
@@ -120,6 +125,7 @@ class FakeServers:
         self._leaderless.clear()
         self._minority.clear()
         self.unheard.clear()
+        self.untold.clear()
         if self.away:
             self.come_back()
         for host in sorted(self.cut_off):
@@ -191,6 +197,8 @@ class FakeServers:
     def _tell(self, subject: str, data: bytes) -> None:
         for pattern, line, told, context in self._ears:
             if fits(pattern, subject) and not self.away and line.host not in self.cut_off:
+                if line.host in self.untold and MEMBERS in subject:
+                    continue
                 self.loop.call_later(self.way_s(), line.hear, told, subject, data, context=context)
 
 
@@ -258,8 +266,10 @@ class Line:
         if self.host in servers.cut_off:
             self._held.append((subject, data, headers, future))
             return
-        if self.host in servers.unheard and "-members." in subject and subject.startswith("$KV."):
+        if self.host in servers.unheard and MEMBERS in subject and subject.startswith("$KV."):
             servers.counts["heartbeats lost"] += 1
+            return
+        if self.host in servers.untold and MEMBERS in subject:
             return
         if servers.lose_requests and r.random() < servers.lose_requests:
             servers.counts["requests lost"] += 1
@@ -316,6 +326,7 @@ class FakeConnection(Connection):
 
     async def tell(self, subject: str, data: bytes) -> None:
         """As a request whose answer nobody waits for."""
+        self._servers_there.on_told(subject, self.line.by)
         self.line.send(subject, data, {}).add_done_callback(lambda future: future.cancelled() or future.exception())
 
     async def close(self) -> None:

@@ -9,7 +9,8 @@ A call whose answer was lost may still have its effect, once: its items stay all
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from math import inf
+from typing import Any, Final, NamedTuple
 
 from tests.sim.account import Entry, Version, Violation
 from tests.sim.clock import SimClock
@@ -21,7 +22,11 @@ from timerd.engine.message import ArmDone, ArmResult, CancelResult, Refused, Tim
 from timerd.engine.ring import RingTable, slot_of
 from timerd.report import NodeTally
 
-UNAVAILABLE = "unavailable"
+UNAVAILABLE: Final = "unavailable"
+GRACE_S: Final = 5.0
+"""So long open deliveries have to end when their shard goes to another,"""
+WARM_S: Final = GRACE_S / 2
+"""and so much of that may go by before no new ones begin."""
 
 
 class Item(NamedTuple):
@@ -49,6 +54,8 @@ class Attempt(NamedTuple):
     type: str
     sent: Sequence[Sent]
     epochs: Mapping[str, int]
+    began_s: float
+    """By the process's own time."""
 
 
 class Checker:
@@ -167,12 +174,19 @@ class Checker:
             if self._shard(member[0]) == story.shard:
                 self._unsure[member] = None
 
+    def delivering(self, by: Any, shard: int) -> list[Sent]:
+        """What a process has begun to deliver of a shard, and has not heard about, since it has it."""
+        return self._delivering(by, shard, inf)
+
     def closing(self, story: ShardStory, by: Any) -> None:
         """A shard's owner lets go of it."""
-        for attempt in self._attempts.values():
-            mine = [timer for timer in attempt.sent if self._shard(timer.id) == story.shard]
-            if attempt.process is by and any(attempt.epochs[timer.id] == story.epoch for timer in mine):
-                raise Violation(f"shard {story.shard} closed with deliveries open: {mine}")
+        if mine := self.delivering(by, story.shard):
+            raise Violation(f"shard {story.shard} closed with deliveries open: {mine}")
+
+    def gone(self, shard: int, by: Any) -> None:
+        """A process says that it has let go of a shard, and has waited for what it had begun."""
+        if self.streams.shards[shard].owner is by and (mine := self._delivering(by, shard, GRACE_S - WARM_S)):
+            raise Violation(f"{by} has let go of shard {shard}, and delivers {mine}")
 
     # ---- callers
 
@@ -318,7 +332,7 @@ class Checker:
             self._open[timer.id] = process, story.epoch
         self.counts["posts"] += 1
         self._calls += 1
-        self._attempts[self._calls] = Attempt(process, type, sent, epochs)
+        self._attempts[self._calls] = Attempt(process, type, sent, epochs, process.oscillator.time())
         return self._calls
 
     def answered(self, number: int, said: Sequence[Said], unknown: bool) -> None:
@@ -354,6 +368,17 @@ class Checker:
 
     def _shard(self, id: str) -> int:
         return self._table.shards[slot_of(id)]
+
+    def _delivering(self, by: Any, shard: int, than_s: float) -> list[Sent]:
+        """The same, of what has begun less than so long ago."""
+        epoch = self.streams.shards[shard].epoch
+        return [
+            timer
+            for attempt in self._attempts.values()
+            if attempt.process is by and by.oscillator.time() - attempt.began_s < than_s
+            for timer in attempt.sent
+            if self._shard(timer.id) == shard and attempt.epochs[timer.id] == epoch
+        ]
 
     def _forget(self, number: int) -> None:
         attempt = self._attempts.pop(number)

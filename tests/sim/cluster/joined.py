@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
+from tests.sim.cluster.checker import GRACE_S
 from tests.sim.cluster.loop import NodeProcess
 from timerd import joining
 from timerd.config import Config
@@ -60,7 +61,7 @@ async def begin(world: "World", host: "Host", process: NodeProcess) -> Joined:
         node=host.name,
         shards=swarm.shards,
         segment_bytes=swarm.segment_bytes,
-        grace=5.0,
+        grace=GRACE_S,
     )
     settings = Settings(node=host.name, shards=swarm.shards)
     listener: Any = SimpleNamespace(getsockname=lambda: ("127.0.0.1", 8470))

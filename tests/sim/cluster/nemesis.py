@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
+from tests.sim.cluster.deposing import Deposing
 from tests.sim.cluster.loop import RATE_MAX, RATE_MIN
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ class Nemesis:
         self.split: set[frozenset[str]] = set()
         """Pairs of hosts that don't reach each other."""
         self._world = world
+        self.deposing = Deposing(world, world.random("deposing"))
         self._random = world.random("nemesis")
         self._stopping: list[asyncio.Task[None]] = []
 
@@ -34,6 +36,7 @@ class Nemesis:
         deeds += [self._split] * swarm.splits + [self._elect] * swarm.elections + [self._strand] * swarm.minorities
         deeds += [self._storm] * swarm.storms + [self._go_away] * swarm.absences + [self._fill] * swarm.full
         deeds += [self._drift] * swarm.drifts + [self._step_wall] * swarm.steps
+        deeds += [self._depose] * swarm.depositions
         world.servers.lag_s = swarm.lag_s
         r.shuffle(deeds)
         moments = sorted(swarm.span_s * (0.1 + 0.9 * r.random()) for _ in deeds)
@@ -46,6 +49,7 @@ class Nemesis:
         """Nothing is broken from now on."""
         self.targets_cut_off.clear()
         self.split.clear()
+        self.deposing.relent()
         self._world.servers.calm()
         for host in self._world.hosts:
             self._thaw(host)
@@ -114,6 +118,9 @@ class Nemesis:
         world.servers.unheard.add(name)
         world.note(f"unheard {name}")
         world.loop.call_later(3.0 + self._lasts_s(), world.servers.unheard.discard, name)
+
+    async def _depose(self) -> None:
+        self.deposing.begin(self._host())
 
     async def _cut_off_targets(self) -> None:
         host = self._host()

@@ -37,7 +37,8 @@ class Lines:
         return self._world.swarm.peer_latency_s * (0.2 + 0.8 * self._random.random())
 
     def _is_cut(self, other: "Host") -> bool:
-        return frozenset((self._host.name, other.name)) in self._world.nemesis.split
+        nemesis, pair = self._world.nemesis, frozenset((self._host.name, other.name))
+        return pair in nemesis.split or not pair.isdisjoint(nemesis.deposing.cut_off)
 
     def _arrive(self, other: "Host", question: bytes, future: "asyncio.Future[bytes | NoReply]") -> None:
         if self._is_cut(other):

@@ -9,7 +9,7 @@ from timerd.engine.timer import RetryPolicy, TimerType
 FAULTS: Final = (
     "kills", "pauses", "stops", "joins", "cut off", "heartbeats lost", "targets cut off", "splits", "elections",
     "minorities", "requests lost", "answers lost", "requests doubled", "reads of a replica behind", "servers away",
-    "no room", "drifts", "wall steps",
+    "no room", "drifts", "wall steps", "owners deposed",
 )  # fmt: skip
 KINDS_MIN: Final = 3
 
@@ -67,6 +67,8 @@ class Swarm(NamedTuple):
     full: int
     drifts: int
     steps: int
+    depositions: int
+    """Live owners whose shards are given to others."""
 
     @property
     def span_s(self) -> float:
@@ -123,8 +125,14 @@ def draw(seed: int) -> Swarm:
         rearms=r.choice([0.0, 0.2]),
         slow_s=r.choice([0.02, 0.3, 1.5]),
         lag_s=r.choice([0.0, 0.1, 3.0]),
+        depositions=_depositions(seed),
         **counts,
     )
+
+
+def _depositions(seed: int) -> int:
+    r = Random(f"{seed} depositions")  # drawn apart: the other seeds are the runs that they were
+    return r.randint(1, 6) if r.random() < 0.5 else 0
 
 
 def _type(r: Random, name: str) -> TimerType:

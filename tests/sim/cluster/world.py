@@ -95,6 +95,7 @@ class World:
         self.checker.sure_walls = not self.swarm.steps and max(abs(host.wall_ms) for host in self.swarm.hosts) < 1_000
         self.servers = FakeServers(loop, self.random("servers"), latency_s=self.swarm.latency_s)
         self.servers.jetstream.on_stored = self._stored
+        self.servers.on_told = self._told
         self.hosts = [Host(self, drawn) for drawn in self.swarm.hosts]
         self.nemesis = Nemesis(self)
         self._outside = Context()
@@ -140,7 +141,8 @@ class World:
 
     async def call(self, r: Random, ask: Callable[[Any], Awaitable[Any]], done: Callable[[Any], None]) -> None:
         """Ask some node that is up; `done` is told the answer, unless nobody hears it."""
-        up = [host for host in self.hosts if host.life is not None]
+        cut_off = self.nemesis.deposing.cut_off
+        up = [host for host in self.hosts if host.life is not None and host.name not in cut_off]
         if not up:
             self.counts["nobody to call"] += 1
             await asyncio.sleep(0.5)
@@ -170,13 +172,23 @@ class World:
             if "-log-" in stream:
                 self.note(f"stored {stream} {kept.sequence} {kept.headers['Timerd-Turn']} by {by.by.number}")
             self.streams.stored(stream, kept, by.by)
+            self.nemesis.deposing.stored(stream, kept, by.host)
         except Violation as error:
             self.fail(error)
+
+    def _told(self, subject: str, by: NodeProcess) -> None:
+        _, word, shard = subject.rsplit(".", 2)
+        if word == "gone":
+            try:
+                self.checker.gone(int(shard), by)
+            except Violation as error:
+                self.fail(error)
 
     def _owned(self, story: ShardStory) -> None:
         """Somebody has taken a shard: what it has made of the stream must be what the stream says."""
         self.counts["takes"] += 1
         self.checker.owned(story)
+        self.nemesis.deposing.owned(story.shard, story.owner)
         shard = story.owner.shards(story.shard) if story.owner.alive else None
         if shard is not None:
             ledger._compare(story.account, shard, False)
