@@ -215,6 +215,25 @@ def test_a_node_that_was_frozen_asks_for_the_plan_before_it_takes_anything_back(
     run(test)
 
 
+def test_nothing_is_taken_while_the_plan_can_not_be_read() -> None:
+    async def test(servers: Servers) -> None:
+        a, b = One(servers, "a"), One(servers, "b")
+        await asyncio.sleep(2)
+        a.ensemble.deaf = a.ensemble.mute = a.ensemble.blind = True
+        lost = min(a.node.held)
+        del a.node.held[lost], servers.owners[lost]
+        a.node.on_lost(lost, "another process has taken it")
+        await asyncio.sleep(10)
+        assert lost not in a.node.held
+        assert sum(shard == lost for _, shard in servers.opened) == 1
+        a.ensemble.blind = False
+        await asyncio.sleep(6)
+        assert lost in a.node.held
+        assert lost not in b.node.held
+
+    run(test)
+
+
 def test_what_another_had_meanwhile_is_taken_anew_although_the_plan_gives_it_back() -> None:
     """It was frozen and has seen nothing of the plans in between; what it has in memory is old."""
 

@@ -58,6 +58,8 @@ class FakeEnsemble:
         self.unheard: list[Member] = []
         self.deaf = False
         self.mute = False
+        self.blind = False
+        """It can't read the plan; all else it can."""
         self._servers = servers
         self._members: list[Member] = []
         self._plan: Plan | None = None
@@ -105,7 +107,7 @@ class FakeEnsemble:
 
     async def refresh(self) -> bool:
         await asyncio.sleep(0.001)
-        if self._servers.away:
+        if self._servers.away or self.blind:
             return False
         self._plan = self._servers.plan
         return True
