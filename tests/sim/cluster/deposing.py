@@ -4,9 +4,11 @@ It is cut off from the bucket of the members alone, as by a way to that bucket's
 its shards' leaders is not. So the plan is there while its right to deliver still runs, and is renewed. Then, as the
 takers wait, its way to everything else is cut as well: whenever that is; or with an answer on its way that says that an
 append is stored; or behind an append with nothing to do until something is due at the edge of its right. That lasts
-about as long as a lease, less or more. A silence that is as long as it takes to be given up would come too late.
+about as long as a lease, less or more; often its clock is the slowest that there may be, and the others' are the
+fastest. A silence that is as long as it takes to be given up would come too late.
 
-Whoever can't read the plan takes nothing: what a deposed owner has lost, it does not take back until it can.
+Plans are judged here too: nobody takes what no plan has given him; and what a deposed owner has lost, it does not take
+back until it can read the plan.
 """
 
 import asyncio
@@ -16,8 +18,9 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from tests.sim.account import Violation
+from tests.sim.cluster.loop import RATE_MAX, RATE_MIN
 from tests.sim.jetstream import Kept
-from timerd.engine.plan import Plan
+from timerd.engine.plan import Plan, Seat
 from timerd_cluster.ensemble import BUCKET, PLAN
 
 if TYPE_CHECKING:
@@ -28,7 +31,7 @@ GIVEN_UP_S: Final = 15.0
 """By then others have planned without it, unless there are none who can."""
 WAITED_S: Final = 6.0
 """The moment that is waited for may not come."""
-EDGES: Final = (0.5, 0.8), (0.88, 1.12)
+EDGES: Final = (0.5, 0.8), (0.92, 1.1)
 """Of a lease behind an append, from and to: about when the right ends, and about when a taker's wait does."""
 
 _decode: Final = msgspec.json.Decoder(Plan).decode
@@ -48,13 +51,16 @@ class Deposing:
         self._edge: dict[str, asyncio.Event] = {}
         self._edges = EDGES[0]
         self._has: dict[int, Any] = {}  # shard -> the process whose `Owned` is the last
+        self._given: set[tuple[Seat | None, int]] = set()  # by any plan that there was
         self._lost: set[tuple[Any, int]] = set()  # which process has lost which shard while it could read no plan
         self._under_way: set[asyncio.Task[None]] = set()
 
     def stored(self, stream: str, kept: Kept, by: str) -> None:
         """A message has just been stored, which has come from that host."""
         if (stream, kept.subject) == self._plan:
-            seats = {seat.name for seat in _decode(kept.data).owners if seat is not None}
+            owners = _decode(kept.data).owners
+            self._given.update((seat, shard) for shard, seat in enumerate(owners))
+            seats = {seat.name for seat in owners if seat is not None}
             for name, event in self._given_up.items():
                 if name not in seats:
                     event.set()
@@ -66,6 +72,8 @@ class Deposing:
 
     def owned(self, shard: int, by: Any) -> None:
         """Somebody has taken a shard. Raises Violation."""
+        if (by.seat, shard) not in self._given:
+            raise Violation(f"{by} takes shard {shard}, which no plan has given it")
         if (by, shard) in self._lost:
             raise Violation(f"{by} takes shard {shard} back from {self._has[shard]}, by a plan that it can't have read")
         before, self._has[shard] = self._has.get(shard), by
@@ -97,6 +105,9 @@ class Deposing:
         if await _within(given_up, GIVEN_UP_S):
             world.note(f"given up {name}")
             world.counts["owners deposed"] += 1
+            if r.random() < 0.5:
+                for host in world.hosts:
+                    host.drift(RATE_MIN if host.name == name else RATE_MAX)
             how = r.choice(["cut", "stores", "stores", "edge", "edge", "edge", "free"])
             self._edges = r.choice(EDGES)
             await asyncio.sleep(r.choice([0.0, 0.3, 1.5]) * r.random())

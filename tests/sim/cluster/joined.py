@@ -73,6 +73,7 @@ async def begin(world: "World", host: "Host", process: NodeProcess) -> Joined:
         return groups[-1].runner.shards[shard] if groups else None
 
     process.shards = recovered
+    process.seat = joined.ensemble.me.seat
     host.door = joined.parts.hear
     joined.start()
     for type in swarm.types:

@@ -57,6 +57,8 @@ class NodeProcess(Process):
         self.held: list[asyncio.Handle] = []
         self.shards: Callable[[int], Any] = lambda shard: None
         """What it has made of a shard's stream, for whoever compares."""
+        self.seat: Any = None
+        """What plans know it by."""
         self._ready_again = loop.again
         super().__init__(loop, number)
 
