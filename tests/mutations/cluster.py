@@ -78,7 +78,7 @@ PLANTED: Final = (
         "cluster/timerd_cluster/lease.py",
         "right_ms = self.lease_ms - self.lease_ms // MARGIN_PART",
         "right_ms = self.lease_ms",
-        Pytest("tests/cluster/test_lease.py", because=NO_SIMULATOR),
+        Simulator(60, "cluster"),
     ),
     Mutation(
         "no-wait",
@@ -94,7 +94,26 @@ PLANTED: Final = (
         "cluster/timerd_cluster/lease.py",
         "        self._sent_ms = first_sent_ms\n",
         "        self._sent_ms = self._boot_ms()\n",
-        Pytest("tests/cluster/test_lease.py", because=NO_SIMULATOR),
+        Simulator(60, "cluster"),
+    ),
+    Mutation(
+        "waits-half-a-lease",
+        "a taker waits for less than the one before may go on",
+        "cluster/timerd_cluster/lease.py",
+        "max(0, self._read_ms + self.lease_ms -",
+        "max(0, self._read_ms + self.lease_ms // 2 -",
+        Simulator(60, "cluster"),
+    ),
+    Mutation(
+        "wait-from-the-first-look",
+        "a taker's wait does not begin anew with what the owner writes meanwhile",
+        "cluster/timerd_cluster/lease.py",
+        "        self._read_ms = self._boot_ms()\n",
+        """\
+        if not self.has_read:
+            self._read_ms = self._boot_ms()
+""",
+        Simulator(60, "cluster"),
     ),
     Mutation(
         "unknown-sync-claimed",

@@ -109,4 +109,35 @@ PLANTED: Final = (
         "turn.sequence",
         SEEDS,
     ),
+    Mutation(
+        "let-go-while-delivering",
+        "a shard is let go of before its open deliveries have ended",
+        "timerd/holding.py",
+        "clean = await self._dispatch.see_off(shard, grace_ms) and not group.ended.done()",
+        "clean = not group.ended.done()",
+        SEEDS,
+    ),
+    Mutation(
+        "closed-while-delivering",
+        "a shard is closed before its open deliveries have ended, and its log says that it is a clean end",
+        "timerd/holding.py",
+        "clean = await self._dispatch.see_off(shard, grace_ms) and not group.ended.done()",
+        "clean = not group.ended.done()",
+        SEEDS,
+        (
+            Edit(
+                "timerd/engine/shard.py",
+                "        if not self._draft.flights and not self._draft.forgets:\n            self._draft.write(C",
+                "        if True:\n            self._draft.write(C",
+            ),
+        ),
+    ),
+    Mutation(
+        "taken-though-the-plan-is-not-known",
+        "the plan is asked for before a shard is taken, and no answer counts as one that changes nothing",
+        "timerd/ownership.py",
+        "            if not await self._ensemble.refresh():\n",
+        "            if not await self._ensemble.refresh() and self._ensemble.plan() is None:\n",
+        SEEDS,
+    ),
 )

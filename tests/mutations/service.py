@@ -2,9 +2,9 @@
 
 from typing import Final
 
-from tests.mutations.mutation import Edit, Mutation, Pytest
+from tests.mutations.mutation import Edit, Mutation, Pytest, Simulator
 
-ONE_PROCESS: Final = "the simulator has one process at a time, which has all shards"
+ONE_PROCESS: Final = "the machine's simulator has one process, which has all shards; in the cluster's it was not tried"
 
 PLANTED: Final = (
     Mutation(
@@ -114,7 +114,7 @@ PLANTED: Final = (
                 return
 """,
         "",
-        Pytest("tests/test_ownership.py", because=ONE_PROCESS),
+        Simulator(60, "cluster"),
     ),
     Mutation(
         "taken-before-it-is-given",
@@ -122,7 +122,7 @@ PLANTED: Final = (
         "cluster/timerd_cluster/stream_log.py",
         "(wait_ms := stream.lease.wait_ms()) or not self.is_wanted():",
         "wait_ms := stream.lease.wait_ms():",
-        Pytest("tests/cluster/test_lease.py", because=ONE_PROCESS),
+        Simulator(60, "cluster"),
     ),
     Mutation(
         "lease-runs-out-while-letting-go",
