@@ -113,7 +113,7 @@ PLANTED: Final = (
         "let-go-while-delivering",
         "a shard is let go of before its open deliveries have ended",
         "timerd/holding.py",
-        "clean = await self._dispatch.see_off(shard, grace_ms) and not group.ended.done()",
+        "clean = await self._dispatch.shutting.see_off(shard, grace_ms) and not group.ended.done()",
         "clean = not group.ended.done()",
         SEEDS,
     ),
@@ -121,7 +121,7 @@ PLANTED: Final = (
         "closed-while-delivering",
         "a shard is closed before its open deliveries have ended, and its log says that it is a clean end",
         "timerd/holding.py",
-        "clean = await self._dispatch.see_off(shard, grace_ms) and not group.ended.done()",
+        "clean = await self._dispatch.shutting.see_off(shard, grace_ms) and not group.ended.done()",
         "clean = not group.ended.done()",
         SEEDS,
         (

@@ -191,8 +191,9 @@ PLANTED: Final = (
         more=(
             Edit(
                 "cluster/timerd_cluster/stream_log.py",
-                "            await self._bodies[shard].open()  # not before",
-                "            pass  # not before",
+                "        await self._open_bodies()  # not before",
+                "        for shard, stream in self._streams.items():\n"
+                "            self._bodies[shard].begin(stream.epoch)  # not before",
             ),
         ),
     ),
