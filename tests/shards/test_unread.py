@@ -165,3 +165,31 @@ def test_a_reason_that_is_gone_opens_nothing_while_another_stands() -> None:
         absent.reset_mock()
         shutting.open(0, then)
         assert absent.mock_calls == [call.reopen(0)]
+
+
+def test_one_that_is_let_go_of_hands_nothing_out_though_an_append_was_slow_behind_its_last_delivery() -> None:
+    """The last of its upkeep is waited for then, and that may append as slowly as it likes."""
+
+    async def story(rig: Rig) -> None:
+        a, b = await rig.node(0, 1), await rig.node()
+        log, ids = rig.shelf.logs[1], rig.ids(1, 3)
+        await rig.arm(a, ids, 1_000)
+        rig.target.free.clear()  # what leaves now is open when the shard goes
+
+        async def settle() -> None:
+            log.free.clear()
+            slow = asyncio.ensure_future(rig.arm(a, rig.ids(1, 1, "slow"), 60_000))
+            await asyncio.sleep(0.5)
+            log.free.set()
+            await slow
+            await asyncio.sleep(2)
+
+        a._runners.group_of(1).upkeep.settle = settle  # type: ignore[method-assign]
+        assert await a.release(1, 30_000)
+        assert rig.target.posts == 0
+        rig.target.free.set()
+        assert await rig.take(b, 1)
+        await rig.until(lambda: rig.delivered(ids), 5)
+        assert set(rig.target.seen.values()) == {1}
+
+    play(story, type=TimerType("t", url="http://t/", max_lag_ms=0))
