@@ -7,6 +7,6 @@ import os
 
 from hypothesis import settings
 
-settings.register_profile("steady", derandomize=True, print_blob=True)
-settings.register_profile("explore", derandomize=False, print_blob=True)
+settings.register_profile("steady", deadline=None, derandomize=True, print_blob=True)
+settings.register_profile("explore", deadline=None, derandomize=False, print_blob=True)
 settings.load_profile("explore" if os.environ.get("TIMERD_EXPLORE") else "steady")
