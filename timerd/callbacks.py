@@ -118,7 +118,7 @@ class CallbackDeliveries:
             ids = [timer.id for timer in apart if timer.id not in bodies and timer.id not in unread]
             shard_of = {id: self._dispatcher.shard_of(batch.batch_no, id) for id in ids}
             unsure = self._runners.logs.unconfirmed({shard for shard in shard_of.values() if shard is not None})
-            refused = await self._runners.logs.confirm(unsure, others=True) if unsure else ()
+            refused = await self._runners.logs.confirm(unsure) if unsure else ()
             unread.update(id for id, shard in shard_of.items() if shard is None or shard in refused)
         return bodies, unread
 
@@ -126,7 +126,7 @@ class CallbackDeliveries:
         """One attempt of one callback."""
         shard = self._dispatcher.shard_of(batch.batch_no, timer.id)
         unsure = None if shard is None else self._runners.logs.unconfirmed((shard,))
-        if unsure is None or (unsure and await self._runners.logs.confirm(unsure, others=True)):
+        if unsure is None or (unsure and await self._runners.logs.confirm(unsure)):
             self._dispatcher.withdraw(batch.batch_no, timer.id)  # it waits for its host again, or is another node's
             self._pump(self._clock.now())
             return

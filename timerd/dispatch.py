@@ -34,7 +34,7 @@ from timerd.rearms import SETTLE_BYTES, Rearms, settle_bytes
 from timerd.references import References, Unresolved, names_any
 from timerd.report import LagWindow
 from timerd.room import Room
-from timerd.runners import Runners
+from timerd.runners import STILL_MS, Runners
 from timerd.shutting import Shutting
 from timerd.signing import sign
 from timerd.tallies import Delivered
@@ -276,11 +276,7 @@ class Dispatch:
         size = sum([timer.payload.length for timer in apart if isinstance(timer.payload, BodyRef)])
         await self._room.enter(batch.type, size)
         try:
-            try:
-                prepared = await self._prepare(*await self._with_bodies(batch, apart))
-            finally:
-                self._room.fetched()
-            await self._exchange(prepared)
+            await self._exchange(await self._prepare(*await self._with_bodies(batch, apart)))
         finally:
             self._room.leave(batch.type, size)
 
@@ -362,7 +358,11 @@ class Dispatch:
     async def _with_bodies(self, batch: Batch, apart: Sequence[Timer]) -> tuple[Batch, dict[str, bytes]]:
         """Read the payloads that lie apart. Timers whose payload is lost are buried and leave the batch; those of
         shards that stand still are put back."""
-        data, _, still = await self._runners.bodies.fetch([t.payload for t in apart if isinstance(t.payload, BodyRef)])
+        places = [timer.payload for timer in apart if isinstance(timer.payload, BodyRef)]
+        try:
+            data, _, still = await self._runners.bodies.fetch(places)
+        finally:
+            self._room.fetched()  # other batches' turns wait for no shard's log
         bodies = {timer.id: body for timer, body in zip(apart, data, strict=True) if body is not None}
         batch = self._without_left(batch, still)
         if len(bodies) == len(apart) or not (lost := _members(batch, apart, bodies)):
@@ -370,15 +370,21 @@ class Dispatch:
         # Who was paused may have lost the shard and not know it: then another has moved these, and none is lost.
         unsure = self._runners.logs.unconfirmed(self._dispatcher.shards_of(batch.batch_no))
         if unsure:
-            batch = self._without_left(batch, await self._runners.logs.confirm(unsure, others=True))
+            batch = self._without_left(batch, await self._runners.logs.confirm(unsure))
             lost = _members(batch, apart, bodies)
         return (await self._without(batch, lost, "its payload can't be read") if lost else batch), bodies
 
     async def _confirm(self, batch: Batch, unsure: Sequence[int]) -> Batch:
-        """Make sure that the shards are ours whose timers are about to leave. Those of others are put back."""
-        count = len(list(self._dispatcher.shards_of(batch.batch_no)))
-        refused = await self._runners.logs.confirm(unsure, others=count > len(unsure))
-        return self._without_left(batch, refused)
+        """Make sure that the shards are ours whose timers are about to leave. Those of others, and of shards that are
+        not confirmed in time, are put back."""
+        while unsure:
+            refused = await self._runners.logs.confirm(unsure)
+            batch = self._without_left(batch, refused)
+            if not refused:
+                break
+            # The right of the others may have run out while that was waited for.
+            unsure = self._runners.logs.unconfirmed(self._dispatcher.shards_of(batch.batch_no))
+        return batch
 
     def _without_left(self, batch: Batch, refused: Collection[int] = ()) -> Batch:
         """Without the timers of shards that are not here any more, or not for sure."""
@@ -389,19 +395,22 @@ class Dispatch:
         return msgspec.structs.replace(batch, timers=[t for t in batch.timers if t.id not in gone])
 
     async def _without(self, batch: Batch, lost: Sequence[Timer], why: str) -> Batch:
-        """Bury members of a batch that can't be sent; the rest of it."""
+        """Bury members of a batch that can't be sent; the rest of it, without what a shard that stands still gave."""
         log.error("timers_not_sent", type=batch.type, timers=len(lost), reason=why)
         by_shard: dict[int, list[tuple[str, int]]] = {}
         for timer in lost:
             for shard in self.table.owners_of(slot_of(timer.id)):  # one of them has handed it out
                 by_shard.setdefault(shard, []).append((timer.id, timer.generation))
+        told: dict[int, asyncio.Future[None]] = {}
         for shard, timers in by_shard.items():
-            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            told[shard] = future = asyncio.get_running_loop().create_future()
             message: Message = BodyLost(batch.batch_no, timers, why, future.set_result)
             self._runners.send_ahead(shard, message)
-            await future
+        timeout = None if self._runners.logs.sole is not None else STILL_MS / 1000
+        _, rest = await asyncio.wait(told.values(), timeout=timeout)
         gone = {timer.id for timer in lost}
-        return msgspec.structs.replace(batch, timers=[t for t in batch.timers if t.id not in gone])
+        batch = msgspec.structs.replace(batch, timers=[t for t in batch.timers if t.id not in gone])
+        return self._without_left(batch, [shard for shard, future in told.items() if future in rest])
 
 
 def _members(batch: Batch, timers: Sequence[Timer], but: Collection[str]) -> list[Timer]:

@@ -6,14 +6,11 @@ With one log for all shards it is asked straight away; with one a shard each is 
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
 
-from timerd.engine.errors import LogFailed
+from timerd.confirming import Confirming
 from timerd.engine.timer import BodyRef
 from timerd.group import Group
 from timerd.upkeep import Upkeep
-
-CONFIRM_S: Final = 1.0  # so long a delivery waits for some of its shards' right, when others have theirs
 
 Bodies = Sequence[tuple[int, Sequence[tuple[str, bytes]]]]
 """By shard: (id, payload)."""
@@ -35,8 +32,7 @@ class Logs:
         """The only one that there will ever be."""
         self._of = of
         self._groups = groups
-        self._failed = failed
-        self._fenced = fenced
+        self.confirming = Confirming(of, failed, fenced)
 
     async def grant(self, wanted: Wanted) -> set[int]:
         """Ask the logs for room; for which shards there is none. Those that are not here need none."""
@@ -90,50 +86,14 @@ class Logs:
         of = self._of
         return [shard for shard in shards if shard not in of or not of[shard].log.is_confirmed()]
 
-    async def confirm(self, shards: Sequence[int], *, others: bool) -> set[int]:
-        """Confirm these, all at once. Answer: which could not be, for a delivery that is about to begin.
-
-        `others`: there are some that are, whose timers must not wait for long.
-        """
+    async def confirm(self, shards: Sequence[int]) -> set[int]:
+        """Confirm these, all at once, for a delivery that is about to begin. Answer: which could not be, within a
+        second in a cluster."""
         if self.sole is not None:
             return set() if await self.sole.log.confirm() else set(shards)
-        by_group: dict[Group, list[int]] = {}
-        for shard in shards:
-            if shard in self._of:
-                by_group.setdefault(self._of[shard], []).append(shard)
-        loop = asyncio.get_running_loop()
-        asked = {loop.create_task(self._confirm(group)): group for group in by_group}
-        confirmed: set[int] = set()
-        rest: set[asyncio.Task[bool]] = set(asked)
-        try:
-            timeout: float | None = CONFIRM_S
-            while rest:
-                how = asyncio.ALL_COMPLETED if timeout is not None else asyncio.FIRST_COMPLETED
-                done, rest = await asyncio.wait(rest, timeout=timeout, return_when=how)
-                confirmed.update(s for task in done if task.result() for s in by_group[asked[task]])
-                if others or confirmed:
-                    break
-                timeout = None
-        finally:
-            for task in rest:
-                task.cancel()
-        return {shard for shard in shards if shard not in confirmed or self._of.get(shard) not in by_group}
-
-    async def _confirm(self, group: Group) -> bool:
-        ended: asyncio.Future[Any] = group.ended
-        confirming = asyncio.get_running_loop().create_task(group.log.confirm())
-        try:
-            await asyncio.wait([confirming, ended], return_when=asyncio.FIRST_COMPLETED)
-            if ended.done():
-                return False
-            try:
-                ours = confirming.result()
-            except LogFailed as error:
-                self._failed(group, error)
-                return False
-            if not ours:
-                for shard in group.log.fenced:
-                    self._fenced(group, shard)
-            return ours
-        finally:
-            confirming.cancel()
+        of = self._of
+        asked = {shard: (of[shard], self.confirming.ask(of[shard])) for shard in shards if shard in of}
+        if asked:
+            await asyncio.wait({told for _, told in asked.values()})
+        sure = {shard for shard, (group, told) in asked.items() if told.result() and of.get(shard) is group}
+        return {shard for shard in shards if shard not in sure}

@@ -385,7 +385,7 @@ class Ownership:
         opened = self._logs.get(shard)
         try:
             if opened is not None and not await opened.is_current():
-                await self._node.confirm([shard], others=False)
+                await self._node.confirm([shard])
         except Exception as error:
             log.warning("shard_not_looked_after", shard=shard, reason=f"{type(error).__name__}: {error}")
 

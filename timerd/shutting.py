@@ -20,6 +20,8 @@ class Why(Enum):
     """Its append takes long."""
     UNREAD = auto()
     """Its payloads that lie apart can't be read."""
+    UNSURE = auto()
+    """Nobody knows whether it is ours: its confirmation takes long."""
     LEAVING = auto()
     """It is about to be let go of."""
 
@@ -41,6 +43,8 @@ class Shutting:
         runners.on_moving = partial(self.open, why=Why.SLOW)
         runners.bodies.on_still = partial(self.shut, why=Why.UNREAD)
         runners.bodies.on_read = partial(self.open, why=Why.UNREAD)
+        runners.logs.confirming.on_unsure = partial(self.shut, why=Why.UNSURE)
+        runners.logs.confirming.on_sure = partial(self.open, why=Why.UNSURE)
 
     def shut(self, shard: int, why: Why) -> None:
         """Ask it for nothing more, until it is opened for the same reason."""

@@ -76,8 +76,8 @@ PLANTED: Final = (
         "not-confirmed-and-sent",
         "timers leave whose shard is not known to be ours",
         "timerd/dispatch.py",
-        "        return self._without_left(batch, refused)\n",
-        "        return self._without_left(batch)\n",
+        "            batch = self._without_left(batch, refused)\n",
+        "            batch = self._without_left(batch)\n",
         Pytest("tests/shards/test_standing_still.py", because=NO_CLUSTER),
     ),
 )

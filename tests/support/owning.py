@@ -196,7 +196,7 @@ class FakeNode:
             del self._servers.owners[shard]
         return True
 
-    async def confirm(self, shards: Sequence[int], *, others: bool) -> set[int]:
+    async def confirm(self, shards: Sequence[int]) -> set[int]:
         lost = {shard for shard in shards if self._servers.owners.get(shard) is not self}
         for shard in lost:
             del self.held[shard]

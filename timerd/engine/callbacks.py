@@ -189,14 +189,16 @@ class Callbacks:
         return None if shard == NOWHERE else shard
 
     def withdraw(self, batch_no: int, id: str) -> None:
-        """One that was to be sent is not sent after all: it goes back to where others wait for its host."""
+        """One that was to be sent is not sent after all: it goes back to where others wait for its host.
+
+        Nothing waits for that to be durable: its shard may stand still."""
         group = self._open[batch_no]
         host = group.sent.pop(id)
         group.gate.drop(host, batch_no)
         part = _Part()
         part.slots[host] += 1
         part.parked[key_of_missed(host) if group.missed else host] = [id]
-        self._settle(group, batch_no, {group.shard_of[id]: part})
+        self._settle(group, batch_no, {group.shard_of[id]: part}, late=True)
         self._end_if_done(group, batch_no)
         self._moved(group.gate)
 
@@ -247,7 +249,9 @@ class Callbacks:
             del self._open[batch_no]
             group.gate.open.remove(batch_no)
 
-    def _settle(self, group: _Group, batch_no: int, parts: dict[int, _Part], jitter: float = 1.0) -> None:
+    def _settle(
+        self, group: _Group, batch_no: int, parts: dict[int, _Part], jitter: float = 1.0, *, late: bool = False
+    ) -> None:
         for shard, part in parts.items():
             for ids in (part.fired, [id for id, _ in part.failed], *part.parked.values()):
                 for id in ids:
@@ -258,7 +262,7 @@ class Callbacks:
             group.last_part += 1
             message = SettleSome(batch_no, group.last_part, jitter, part.fired, part.failed, part.parked)
             self._out.append(SendSettle(shard, message))
-            if shard in self._late.given_up:
+            if late or shard in self._late.given_up:
                 self._late.owes_settle(batch_no, shard, group.last_part)
                 self._free(group, part.slots)
             else:
