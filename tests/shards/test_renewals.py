@@ -15,8 +15,10 @@ LARGE = b'"' + b"x" * 700 + b'"'
 SINGLY = TimerType("t", url="http://t/", max_lag_ms=0, batch_size=1)
 TIGHT = [
     TimerType("t", url="http://t/", max_lag_ms=0, max_in_flight=1, batch_size=1),
+    TimerType("t", url="http://t/", max_lag_ms=0, max_in_flight=4, batch_size=1),
     TimerType("t", url="http://t/", max_lag_ms=400, max_in_flight=1),
     TimerType("t", kind="callback", max_lag_ms=0, max_in_flight=1),
+    TimerType("t", kind="callback", max_lag_ms=0, max_in_flight=4),
 ]
 BOTH = pytest.mark.parametrize("type", [SINGLY, CALLBACKS], ids=["processor", "callbacks"])
 IN_TIME_MS = 250
@@ -39,7 +41,7 @@ def requests(rig: Rig) -> list[Request]:
     return sent
 
 
-@pytest.mark.parametrize("type", TIGHT, ids=["singly", "batches", "callbacks"])
+@pytest.mark.parametrize("type", TIGHT, ids=["singly", "four", "batches", "callbacks", "four-callbacks"])
 @pytest.mark.parametrize("payload", [None, LARGE], ids=["small", "large"])
 def test_others_wait_a_second_once_and_then_not_at_all(type: TimerType, payload: bytes | None) -> None:
     async def story(rig: Rig) -> None:
@@ -102,6 +104,40 @@ def test_one_that_takes_long_is_asked_for_nothing_more(type: TimerType) -> None:
     play(story, type=type)
 
 
+@pytest.mark.parametrize("type", TIGHT[::3], ids=["processor", "callbacks"])
+def test_a_slot_is_free_though_the_shard_can_store_nothing_about_it(type: TimerType) -> None:
+    async def story(rig: Rig) -> None:
+        node = await rig.node(0, 1)
+        still, others = rig.ids(0, 1), rig.ids(1, 2)
+        await rig.arm(node, still, 100)
+        await rig.arm(node, others, 200)
+        due = rig.clock.now().wall_ms + 200
+        log = rig.shelf.logs[0]
+        log.unsure = True
+        confirm, gate = log.confirm, asyncio.Event()
+
+        async def hang() -> bool:
+            await gate.wait()
+            return await confirm()
+
+        log.confirm = hang  # type: ignore[method-assign]
+        await asyncio.sleep(0.9)
+        log.free.clear()
+        asking = asyncio.ensure_future(rig.arm(node, rig.ids(0, 1, "more"), 60_000))  # so a turn stands still, too
+        await rig.until(lambda: rig.delivered(others), 5)
+        assert max(rig.target.at[id] for id in others) < due + 1_000 + IN_TIME_MS
+        gate.set()
+        log.unsure = False
+        log.free.set()
+        await asking
+        await rig.until(lambda: rig.delivered(still), 5)
+        await asyncio.sleep(5)
+        assert set(rig.target.seen.values()) == {1}
+        assert (await node.tally()).types["t"].in_flight == 0
+
+    play(story, shards=2, type=type)
+
+
 @pytest.mark.parametrize("slots", [16, 1])
 def test_what_is_to_be_buried_by_one_that_stands_still_holds_up_no_other(slots: int) -> None:
     async def story(rig: Rig) -> None:
@@ -117,6 +153,8 @@ def test_what_is_to_be_buried_by_one_that_stands_still_holds_up_no_other(slots: 
         log.is_confirmed = lambda: True  # type: ignore[method-assign]
         await rig.until(lambda: rig.delivered(others), 5)
         assert max(rig.target.at[id] for id in others) < due + IN_TIME_MS + 1_000 * (slots == 1)
+        await asyncio.sleep(1)
+        assert not rig.delivered(rest), "it was to leave with the one that is lost"
         log.free.set()
         await rig.until(lambda: rig.delivered(rest), 5)
         await asyncio.sleep(5)
