@@ -105,6 +105,21 @@ def test_nobody_is_waited_for_when_nobody_is_to_have_it() -> None:
     run(test)
 
 
+def test_those_who_all_stop_at_once_wait_for_none_of_them() -> None:
+    """Each is the next owner of what another has, for a moment."""
+
+    async def test(servers: Servers) -> None:
+        nodes = [One(servers, name, grace_ms=GRACE_MS) for name in "abcd"]
+        await until(lambda: sum(map(len, held(*nodes))) == SHARDS)
+        for node in nodes:
+            node.node.replays_s = REPLAY_S
+        began = now_s()
+        assert all(await asyncio.gather(*(node.ownership.stop(GRACE_MS) for node in nodes)))
+        assert now_s() - began < 2
+
+    run(test)
+
+
 def test_a_stop_waits_for_the_taker_no_longer_than_half_its_grace() -> None:
     async def test(servers: Servers) -> None:
         a, b = One(servers, "a"), One(servers, "b")

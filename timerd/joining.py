@@ -93,6 +93,7 @@ class Joined:
             self._following.cancel()
         if not self._left:
             await self.ensemble.leave()
+        await self.ensemble.close()
         await self._peers.close()
         await self._connection.close()
 
@@ -134,6 +135,7 @@ async def join(config: Config, settings: Settings, deliver: Deliver, clock: Cloc
     except BaseException:
         if coming.ensemble is not None:
             await coming.ensemble.leave()
+            await coming.ensemble.close()
         await connection.close()
         raise
 

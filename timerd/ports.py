@@ -323,7 +323,8 @@ class Ensemble(Protocol):
         ...
 
     async def leave(self) -> None:
-        """Say that this one goes, so that nobody has to wait to notice. Best effort. What others say is still heard."""
+        """Say that this one goes, so that nobody has to wait to notice. Best effort. What others say is still heard,
+        and who is there, and the plan."""
         ...
 
 

@@ -71,8 +71,10 @@ class KvEnsemble:
         self._catalogue_sequence: int | None = None
         self._there: list[Member] = []
         self._nudge = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._beating: asyncio.Task[None] | None = None
+        self._listening: asyncio.Task[None] | None = None
         self._left = False
+        self._closed = False
         self._make: Callable[[], Awaitable[None]] = _nothing
 
     @classmethod
@@ -98,10 +100,8 @@ class KvEnsemble:
             await connection.watch(f"{bucket.prefix}>", ensemble._nudged)
         await connection.watch(names.said("*", "*"), ensemble._hear_said)
         await ensemble._look()
-        ensemble._tasks = [
-            asyncio.get_running_loop().create_task(ensemble._beat()),
-            asyncio.get_running_loop().create_task(ensemble._listen()),
-        ]
+        ensemble._beating = asyncio.get_running_loop().create_task(ensemble._beat())
+        ensemble._listening = asyncio.get_running_loop().create_task(ensemble._listen())
         return ensemble
 
     def members(self) -> list[Member]:
@@ -162,9 +162,7 @@ class KvEnsemble:
     async def leave(self) -> None:
         """See the port."""
         self._left = True  # the client library may take a cancellation for a closed connection
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.wait(self._tasks, timeout=LEAVE_S)
+        await _ended(self._beating)
         if self.displaced:
             return
         try:
@@ -176,6 +174,11 @@ class KvEnsemble:
                     self._revision = entry.revision  # a beat of ours whose answer was lost
         except (NoAnswer, ApiError, TimeoutError) as error:
             log.warning("leave_unknown", reason=str(error))
+
+    async def close(self) -> None:
+        """Hear no more. To be called after `leave`."""
+        self._closed = True
+        await _ended(self._listening)
 
     # ---- our own key
 
@@ -259,7 +262,7 @@ class KvEnsemble:
                 log.error("heartbeat_failed", exc_info=error)
 
     async def _listen(self) -> None:
-        while not self._left:
+        while not self._closed:
             nudged = False
             with contextlib.suppress(TimeoutError):
                 nudged = await asyncio.wait_for(self._nudge.wait(), self._beat_s)
@@ -350,6 +353,12 @@ class KvEnsemble:
 
 async def _nothing() -> None:
     """Stands for what `join` sets."""
+
+
+async def _ended(task: asyncio.Task[None] | None) -> None:
+    if task is not None:
+        task.cancel()
+        await asyncio.wait([task], timeout=LEAVE_S)
 
 
 def _member(data: bytes) -> Member | None:

@@ -166,13 +166,16 @@ async def test_members_hear_of_each_other_and_of_one_that_leaves_at_once(opener:
     assert abs((second.seen_at("a") or 0) - SystemClock().now().wall_ms) < 5_000
     began = now_ms()
     await second.leave()
+    await second.close()
     await until(lambda: first.members() == [A])
     assert now_ms() - began < SHORT_MS, "nobody waits for who has said so"
     assert told == [[A, B], [A]]
     again = await join(opener, B._replace(life="3"))
     await until(lambda: first.members() == [A, again.me])
     await again.leave()
+    await again.close()
     await first.leave()
+    await first.close()
 
 
 async def test_one_that_falls_silent_is_given_up_and_comes_back(shared_server: NatsServer) -> None:
@@ -192,6 +195,7 @@ async def test_one_that_falls_silent_is_given_up_and_comes_back(shared_server: N
     assert not silent.displaced
     for each in (watching, silent):
         await each.leave()
+        await each.close()
     await near.close()
     await far.close()
     await proxy.stop()
@@ -217,6 +221,7 @@ async def test_a_bucket_that_can_be_read_and_takes_nothing_makes_nobody_dead(
     assert told == []
     for each in both:
         await each.leave()
+        await each.close()
 
 
 async def test_what_a_dead_one_has_left_is_given_up_by_who_comes_later(opener: Opener) -> None:
@@ -228,10 +233,12 @@ async def test_what_a_dead_one_has_left_is_given_up_by_who_comes_later(opener: O
     await until(later.is_settled)
     await until(lambda: later.members() == [A])
     await later.leave()
+    await later.close()
 
 
 def die(ensemble: KvEnsemble) -> None:
-    for task in ensemble._tasks:
+    for task in (ensemble._beating, ensemble._listening):
+        assert task is not None
         task.cancel()
 
 
@@ -244,6 +251,7 @@ async def test_a_name_is_refused_while_it_is_heard_and_free_when_it_is_silent(op
     back = await join(opener, A._replace(life="3"))
     assert back.members() == [back.me]
     await back.leave()
+    await back.close()
 
 
 async def test_of_several_that_take_one_name_at_the_same_moment_one_has_it(opener: Opener) -> None:
@@ -251,6 +259,7 @@ async def test_of_several_that_take_one_name_at_the_same_moment_one_has_it(opene
     [one] = [each for each in found if isinstance(each, KvEnsemble)]
     assert all(isinstance(each, ClusterRefused) for each in found if each is not one)
     await one.leave()
+    await one.close()
 
 
 async def test_one_whose_name_was_taken_while_it_stood_still_knows(opener: Opener) -> None:
@@ -264,6 +273,7 @@ async def test_one_whose_name_was_taken_while_it_stood_still_knows(opener: Opene
             await told.wait()
             told.clear()
     await first.leave()
+    await first.close()
     assert (await bucket.read("a")).data is not None, "it is the other one's"
 
 
@@ -280,6 +290,7 @@ async def test_a_plan_is_put_by_one_and_known_to_all_at_once(opener: Opener) -> 
     await until(lambda: one.plan() == two.plan() != plan)
     for each in (one, two):
         await each.leave()
+        await each.close()
 
 
 async def test_keys_that_were_deleted_are_put_again(opener: Opener) -> None:
@@ -299,8 +310,10 @@ async def test_keys_that_were_deleted_are_put_again(opener: Opener) -> None:
     assert not one.displaced
     for _ in range(5):  # made and deleted in turn: never "wrong last sequence" for good
         await one.leave()
+        await one.close()
         one = await join(opener, A)
     await one.leave()
+    await one.close()
 
 
 async def test_a_plan_whose_answer_is_lost_is_looked_for(shared_server: NatsServer) -> None:
@@ -317,6 +330,7 @@ async def test_a_plan_whose_answer_is_lost_is_looked_for(shared_server: NatsServ
     proxy.cut()
     assert await publishing or await one.publish(plan) or one.plan() == plan
     await one.leave()
+    await one.close()
     await opener.close()
     await proxy.stop()
 
@@ -335,6 +349,7 @@ async def test_a_change_of_the_catalogue_is_told(opener: Opener) -> None:
         await connection.publish(opener.names.bucket_subject("catalog", "type.t"), b"{}", {})
         await asyncio.wait_for(told.wait(), 5)
     await one.leave()
+    await one.close()
 
 
 async def test_what_is_said_of_a_shard_is_heard_by_all_and_what_nobody_says_by_none(opener: Opener) -> None:
@@ -342,6 +357,7 @@ async def test_what_is_said_of_a_shard_is_heard_by_all_and_what_nobody_says_by_n
     heard: list[tuple[str, int, Seat]] = []
     one.on_said = lambda word, shard, seat: heard.append((word, shard, seat))
     await two.leave()
+    await two.close()
     for word, shard, data in (
         ("warm", "x", b"[]"),
         ("else", "1", b'["a","1"]'),
@@ -353,6 +369,7 @@ async def test_what_is_said_of_a_shard_is_heard_by_all_and_what_nobody_says_by_n
     await until(lambda: bool(heard))
     assert heard == [("warm", 17, B.seat)]
     await one.leave()
+    await one.close()
 
 
 async def test_one_that_leaves_is_gone_at_once_whatever_its_name(opener: Opener) -> None:
@@ -361,9 +378,11 @@ async def test_one_that_leaves_is_gone_at_once_whatever_its_name(opener: Opener)
     await until(lambda: first.members() == [A, second.me])
     began = now_ms()
     await second.leave()
+    await second.close()
     await until(lambda: first.members() == [A])
     assert now_ms() - began < SHORT_MS, "nobody waits for who has said so"
     await first.leave()
+    await first.close()
 
 
 async def test_what_can_not_be_read_is_put_again(opener: Opener) -> None:
@@ -380,6 +399,7 @@ async def test_what_can_not_be_read_is_put_again(opener: Opener) -> None:
     await until(lambda: one.members() == two.members() == [A, B])
     for each in (one, two):
         await each.leave()
+        await each.close()
 
 
 async def test_names_that_are_used_no_more_leave_nothing(opener: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -396,6 +416,7 @@ async def test_names_that_are_used_no_more_leave_nothing(opener: Opener, monkeyp
     await until(lambda: one.members() == two.members() == [A, B])
     for each in (one, two):
         await each.leave()
+        await each.close()
 
 
 async def test_more_names_than_can_be_read_are_no_news_of_anybodys_death(opener: Opener) -> None:
@@ -408,6 +429,7 @@ async def test_more_names_than_can_be_read_are_no_news_of_anybodys_death(opener:
     await asyncio.sleep(SHORT_MS / 1000)
     assert one.members() == [A]
     await one.leave()
+    await one.close()
 
 
 async def test_a_bucket_that_was_deleted_and_made_again_is_gone_by(opener: Opener) -> None:
@@ -422,6 +444,7 @@ async def test_a_bucket_that_was_deleted_and_made_again_is_gone_by(opener: Opene
     await until(lambda: one.plan() == two.plan() == plan)
     for each in (one, two, three):
         await each.leave()
+        await each.close()
 
 
 async def test_a_bucket_that_was_deleted_is_made_again_by_who_is_there(opener: Opener) -> None:
@@ -440,6 +463,7 @@ async def test_a_bucket_that_was_deleted_is_made_again_by_who_is_there(opener: O
     assert not two.displaced
     for each in (one, two):
         await each.leave()
+        await each.close()
 
 
 async def entries(bucket: Bucket) -> list[Entry] | None:

@@ -42,7 +42,7 @@ class Servers:
         """Words that are lost."""
 
     def tell(self) -> None:
-        for ensemble in self.ensembles:
+        for ensemble in (*self.ensembles, *self.leaving):
             ensemble.hear()
 
 
