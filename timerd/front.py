@@ -319,7 +319,7 @@ class Front:
             if wanted <= {shard.shard for shard in tally.shards}:
                 return tally
         missing = min(wanted - {shard.shard for shard in tally.shards})
-        return unavailable(f"nobody has counted shard {missing}")
+        return unavailable(f"shard {missing} is served by nobody just now")
 
     async def status(self) -> StatusReport | Refused:
         """For /v1/status: this node, and the timers of all."""

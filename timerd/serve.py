@@ -126,7 +126,8 @@ def run(config: Config, *, virtual: bool = False) -> int:
     except UnreadableCatalog as error:
         return _refuse(EXIT_CORRUPT, f"the catalogue can't be read: {error}")
     except IncompleteDirectory as error:
-        return _refuse(EXIT_CORRUPT, f"{config.data if config.cluster is None else config.cluster_prefix}: {error}")
+        where = config.data if config.cluster is None else f"cluster {config.cluster_prefix}"
+        return _refuse(EXIT_CORRUPT, f"{where}: {error}")
     except LogFailed as error:
         return _refuse(EXIT_FAILED, f"the log failed: {error}")
     except (ConfigError, boot.WrongShards) as error:

@@ -66,6 +66,8 @@ async def backup(client: Client, prefix: str, directory: Path, quiet_s: float) -
     names = await streams(client, prefix)
     if not names:
         raise Refused(f"no streams of {prefix} here")
+    if f"KV_{prefix}-catalog" not in names:
+        raise Refused(f"the catalogue (KV_{prefix}-catalog) is missing, and no timerd starts without it")
     before = await ends(client, names)
     await asyncio.sleep(quiet_s)
     if (now := await ends(client, names)) != before:

@@ -67,6 +67,13 @@ async def test_what_was_saved_is_all_there_on_new_servers(tmp_path: Path) -> Non
     assert code == 0, said
     assert "timerd-log-0: is there already\n" in said
     assert "timerd-log-1: restored\n" in said
+    client = await nats.connect(old.url)
+    await client.jetstream().delete_stream("KV_timerd-catalog")
+    await client.close()
+    code, said = await tool(old, "backup", str(tmp_path / "without"), "--quiet", "0.2")
+    assert code == 1
+    assert "the catalogue (KV_timerd-catalog) is missing" in said
+    assert not (tmp_path / "without").exists()
     await old.kill()
     async with Process(tmp_path / "data", *ONE, env={"TIMERD_CLUSTER": new.url}) as timerd:
         assert sorted((timer["id"], timer["fire_at"], timer["payload"]) for timer in await timerd.list()) == wanted
