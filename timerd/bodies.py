@@ -111,7 +111,7 @@ class Bodies:
             task.cancel()  # another delivery has found it out at the same time
             return
         self._still[group] = task
-        for shard in group.runner.shards:
+        for shard in self._here(group):
             log.warning("payloads_unread", shard=shard, reason=f"its servers have answered nothing for {READ_S:g} s")
             self.on_still(shard)
         task.add_done_callback(partial(self._goes_on, group))
@@ -120,10 +120,13 @@ class Bodies:
         del self._still[group]
         if not task.cancelled() and (error := task.exception()) is not None:
             self._failed(group, error)
-        if not group.ended.done():
-            for shard in group.runner.shards:
-                log.info("payloads_read", shard=shard)
-                self.on_read(shard)
+        for shard in self._here(group):
+            log.info("payloads_read", shard=shard)
+            self.on_read(shard)
+
+    def _here(self, group: Group) -> list[int]:
+        """Those that have not been let go of: one of the same number may be here, and is another's."""
+        return [shard for shard in group.runner.shards if self._of.get(shard) is group]
 
     def _by_group(self, places: Sequence[BodyRef]) -> dict[Group, tuple[list[int], list[BodyRef]]]:
         """What is to be read where, with its indexes. Places of shards that are not here are in none."""

@@ -72,6 +72,7 @@ class Holding:
                 self._runners.hold(group)  # before anything else that this turn has come to is heard of
                 owned.set_result(None)
 
+        self._dispatch.shutting.forget(shard)  # whatever stood against it was of one before
         self._greet(group, shard)
         group.runner.send(shard, Tally(durable))
         self._runners.run(group)
@@ -106,6 +107,8 @@ class Holding:
         try:
             async with asyncio.timeout(max(CLOSE_S, grace_ms / 1000)):
                 await group.upkeep.settle()
+                if group.ended.done():  # its log has failed meanwhile, and with that it is gone
+                    return False
                 self._let_go(shard)
                 if clean:
                     clean = await self._close(group, shard)

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+from collections.abc import Sequence
 from typing import Any
 from unittest.mock import Mock, call
 
@@ -9,7 +10,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests.shards.rig import CALLBACKS, PROCESSOR, Rig, play
-from timerd.engine.timer import TimerType
+from timerd.bodies import READ_S
+from timerd.engine.errors import LogFailed
+from timerd.engine.timer import BodyRef, TimerType
 from timerd.shutting import Shutting, Why
 
 MIXED = TimerType("t", url="http://t/", max_lag_ms=400)
@@ -193,3 +196,25 @@ def test_one_that_is_let_go_of_hands_nothing_out_though_an_append_was_slow_behin
         assert set(rig.target.seen.values()) == {1}
 
     play(story, type=TimerType("t", url="http://t/", max_lag_ms=0))
+
+
+def test_one_that_is_lost_just_as_its_payloads_are_given_up_delivers_when_it_is_back() -> None:
+    async def story(rig: Rig) -> None:
+        node = await rig.node(0, 1)
+        log, ids = rig.shelf.logs[1], rig.ids(1, 3)
+        group = node._runners.group_of(1)
+        read = log.read_bodies
+
+        async def asked(places: Sequence[BodyRef]) -> list[bytes | None]:
+            rig.loop.call_later(READ_S, node._runners._failed, group, LogFailed("in that very moment"))
+            return await read(places)
+
+        log.read_bodies = asked  # type: ignore[method-assign]
+        log.answers.clear()
+        await rig.arm(node, ids, 100, LARGE)
+        await rig.until(lambda: rig.lost)
+        await asyncio.sleep(1)
+        assert await rig.take(node, 1)
+        await rig.until(lambda: rig.delivered(ids), 5)
+
+    play(story, type=PROCESSOR)
