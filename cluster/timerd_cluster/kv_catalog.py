@@ -140,9 +140,8 @@ class KvCatalog:
 
     async def ring(self) -> RingTable | None:
         """The ring table, or None before the first was put."""
-        for value in (await self._read("ring")).items():
-            return _decoded(_ring_decoder, *value)
-        return None
+        data = (await self._bucket.read(RING)).data
+        return None if data is None else _decoded(_ring_decoder, RING, data)
 
     async def begin_ring(self, table: RingTable) -> RingTable:
         """Put the first ring table, unless there is one by now; the one that stands. Raises NoAnswer, ApiError."""

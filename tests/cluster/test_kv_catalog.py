@@ -69,6 +69,17 @@ async def test_the_first_ring_is_one_nodes_and_the_others_read_it(opener: Opener
     assert await catalogs[0].begin_ring(tables[1]) == tables[1], "behind a deletion, too"
 
 
+async def test_what_somebody_else_has_put_beside_the_ring_is_none(opener: Opener) -> None:
+    connection = await opener.connect()
+    catalog = await KvCatalog.open(connection, opener.names, 1)
+    bucket = Bucket(connection, opener.names, BUCKET)
+    await bucket.put("ring.aaa", b"scribbled", 0)
+    await bucket.put("ring.old", msgspec.json.encode(build_table(range(3))), 0)
+    assert await catalog.ring() is None
+    table = await catalog.begin_ring(build_table(range(4)))
+    assert await (await KvCatalog.open(connection, opener.names, 1)).ring() == table
+
+
 @pytest.mark.parametrize("kept", ["log", "bodies"])
 async def test_a_catalogue_that_logs_have_lost_is_not_begun_again_by_itself(opener: Opener, kept: str) -> None:
     connection = await opener.connect()
