@@ -4,7 +4,7 @@ import msgspec
 
 from timerd.engine.message import ShardTally, TypeTally
 from timerd.merging import merged
-from timerd.questions import Counted, encode_answer, read_answer, read_told
+from timerd.questions import CountAll, Counted, encode_answer, read_answer, read_told
 from timerd.report import HostsReport, LagWindow, NodeTally, TargetReport, TypeReport
 
 
@@ -65,7 +65,7 @@ def test_a_host_that_several_know_is_one() -> None:
 
 def test_lags_of_another_node_are_the_integers_that_they_were() -> None:
     told = Counted(merged([node(shard(0, 1, 1), lag=LagWindow(5, 50, 60))], []))
-    read = read_answer(read_told(encode_answer(1, told)))
+    read = read_answer(read_told(encode_answer(1, told)), CountAll())
     assert isinstance(read, Counted)
     lag = read.tally.types["t"].lag
     assert msgspec.json.encode(lag) == b'{"p50_ms":5,"p99_ms":50,"max_ms":60}'

@@ -110,8 +110,8 @@ class Asker:
             told = read_told(reply)
             if told.version != VERSION:
                 return self._speaks(member, told.version)
-            answer = read_answer(told)
-        except msgspec.MsgspecError as error:
+            answer = read_answer(told, question)
+        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
             log.warning("peer_answer_unread", peer=member.name, reason=str(error))
             return Unanswered(False, "its answer can't be read")
         self._hear(member.life, told.boot_ms)

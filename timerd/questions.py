@@ -48,7 +48,7 @@ class Told(msgspec.Struct, frozen=True, array_like=True):
     """The envelope of an answer."""
 
     version: int
-    boot_ms: int
+    boot_ms: Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
     """What the answerer's boot clock showed."""
     answer: msgspec.Raw
 
@@ -197,7 +197,7 @@ class Armed(_Word, frozen=True):
 
 
 class Cancelled(_Word, frozen=True):
-    """Parallel to the ids; those at `left` were left alone, since their shards are not here."""
+    """Parallel to the ids, but for those at `left`, which were left alone since their shards are not here."""
 
     results: list[CancelResult]
     left: list[int]
@@ -313,6 +313,50 @@ def read_told(data: bytes) -> Told:
     return _told.decode(data)
 
 
-def read_answer(told: Told) -> Answer:
-    """Of an envelope of our version. Raises msgspec.MsgspecError."""
-    return _answer.decode(told.answer)
+def read_answer(told: Told, question: Question) -> Answer:
+    """Of an envelope of our version. Raises msgspec.MsgspecError, also for what is no answer to this question."""
+    answer = _answer.decode(told.answer)
+    if not isinstance(answer, (*_ANSWERS[type(question)], Late, OtherVersion, Unsure)):
+        raise msgspec.ValidationError(f"{type(answer).__name__} is no answer to {type(question).__name__}")
+    match question, answer:
+        case ArmThese(), Armed():
+            sound = len(answer.results) == len(question.timers) and 0 <= answer.armed <= len(question.timers)
+            sound = sound and 0 <= answer.conflicts <= len(question.timers)
+        case CancelThese(), Cancelled():
+            count = len(question.ids)
+            sound = len(answer.results) + len(set(answer.left)) == count == len(answer.results) + len(answer.left)
+            sound = sound and all(0 <= index < count for index in answer.left)
+        case ReadPages(), Pages():
+            sound = len(answer.pages) == len(question.shards)
+        case GetOne(), Got():
+            sound = answer.view is None or answer.view.id == question.id
+        case SoonestOf(), Filled():
+            sound = len(answer.views) <= question.count and {view.shard for view in answer.views} <= {*question.shards}
+        case FillIn(), Filled():
+            sound = {view.id for view in answer.views} <= {view.id for view in question.views}
+        case ((CountLive() | DealWithDead()), Number()):
+            sound = answer.number >= 0
+        case _, Absent():
+            sound = bool(answer.shards)
+        case _:
+            sound = True
+    if not sound:
+        raise msgspec.ValidationError(f"{type(answer).__name__} does not fit what was asked")
+    return answer
+
+
+_ANSWERS: Final[dict[type[Question], tuple[type[Answer], ...]]] = {
+    Hello: (Done,),
+    ArmThese: (Armed, Refusal),
+    CancelThese: (Cancelled, Refusal),
+    FireOne: (Fired, Absent, Refusal),
+    GetOne: (Got, Absent),
+    ReadPages: (Pages, Absent),
+    FillIn: (Filled, Absent),
+    SoonestOf: (Filled, Absent),
+    CountAll: (Counted,),
+    CountLive: (Number, Absent),
+    HoldOff: (Done, Refusal),
+    DealWithDead: (Number, Absent, Refusal),
+}
+"""Besides those that may always come."""

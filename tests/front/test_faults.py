@@ -297,8 +297,9 @@ def test_a_question_of_another_node_is_answered_in_time_too():
         await cluster.nodes["b"].put_type(FAR, False, None)
         until_ms = cluster.clock.now().boot_ms + 60_000
         timers = [Timer(cluster.clock.wall_ms + 10**6, 0, id, "far")]
-        question = encode_question("life of b", until_ms, ArmThese(timers, [slot_of(id)], None))
-        answer = read_answer(read_told(await asyncio.wait_for(cluster.parts["b"].hear(question), 11)))
+        asked = ArmThese(timers, [slot_of(id)], None)
+        question = encode_question("life of b", until_ms, asked)
+        answer = read_answer(read_told(await asyncio.wait_for(cluster.parts["b"].hear(question), 11)), asked)
         assert isinstance(answer, Unsure), "it stands in line, so it is not undone"
         gate.set()
 

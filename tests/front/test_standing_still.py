@@ -11,7 +11,7 @@ from timerd.engine.message import Refused
 from timerd.engine.ring import slot_of
 from timerd.engine.timer import Timer, TimerType
 from timerd.ports import Link
-from timerd.questions import VERSION, Unsure, read_answer, read_told
+from timerd.questions import VERSION, Hello, Unsure, read_answer, read_told
 from timerd.vitals import PATIENCE_S
 
 FAR = TimerType("far", url="http://t/", state="paused")
@@ -126,7 +126,7 @@ def test_a_question_that_waits_for_something_else_waits_on() -> None:
 @pytest.mark.parametrize(("bytes", "answer"), [(["Unsure"], Unsure()), (["Unsure", "why", "more"], Unsure("why"))])
 def test_a_reason_may_be_missing(bytes: Any, answer: Unsure) -> None:
     told = read_told(msgspec.msgpack.encode([VERSION, 1, bytes]))
-    assert read_answer(told) == answer
+    assert read_answer(told, Hello()) == answer
 
 
 def test_counts_and_vitals_are_told_meanwhile() -> None:
