@@ -28,6 +28,7 @@ EXTENT_BYTES: Final = 256 << 10  # larger ones are stored faster, and a single b
 EXTENTS_AT_ONCE: Final = 8
 NEAR_S: Final = 0.5  # for a replica's answer, before the leader is asked
 FAR_S: Final = 5.0  # the leader alone is asked, after a replica has not answered
+MISSING_S: Final = 15.0  # a leader that is cut off from the others knows it after 10 s
 
 log = structlog.get_logger()
 
@@ -203,7 +204,13 @@ class BodyStream:
         await self._surely(lambda: self._connection.publish(subject, data, headers))
 
     async def _extent(self, segment: int, extent: Extent) -> bytes | None:
-        """The bytes of one extent; None if they are not there, or are not what was written. Raises LogFailed."""
+        """The bytes of one extent; None if they are not there, or are not what was written. Raises LogFailed.
+
+        What is acknowledged is with most of the replicas; but one that was the leader and does not know yet that it is
+        no more says that it is not there, and one copy may be damaged. So it takes time until that is believed.
+        """
+        missing_from_s: float | None = None
+        now_s = asyncio.get_running_loop().time
         what = {"last_by_subj": self._names.body_subject(self._shard, segment, extent.end)}
         pause = PAUSE_S
         while True:
@@ -211,9 +218,15 @@ class BodyStream:
                 data = _whole(await self._near(what), extent)
                 if data is None:
                     data = _whole(await self._connection.message(self._stream, what), extent)
-                self.answers += 1
                 self._silent = False
-                return data
+                if data is not None or (missing_from_s is not None and now_s() - missing_from_s >= MISSING_S):
+                    self.answers += 1
+                    return data
+                if missing_from_s is None:
+                    missing_from_s = now_s()
+                    log.warning("body_not_found", stream=self._stream, segment=segment, end=extent.end)
+                await asyncio.sleep(pause)
+                pause = min(PAUSE_MAX_S, 2 * pause)
             except (NoAnswer, ApiError) as error:
                 self._near_from_s = 0.0
                 if not self._silent:  # said once, however many extents are asked for

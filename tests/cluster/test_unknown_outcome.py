@@ -198,6 +198,35 @@ async def test_bodies_that_nobody_answers_for_are_asked_for_until_they_are_there
     assert [line["event"] for line in logs].count("bodies_unread") == 1
 
 
+@pytest.mark.parametrize("comes_back", [True, False])
+async def test_a_body_is_believed_to_be_missing_when_that_has_been_said_for_long(
+    distant: Distant, monkeypatch: pytest.MonkeyPatch, comes_back: bool
+) -> None:
+    """A leader that is cut off from the others, and does not know it yet, says so of what they have."""
+    monkeypatch.setattr(body_stream, "PAUSE_MAX_S", 0.05)
+    monkeypatch.setattr(body_stream, "MISSING_S", 60.0 if comes_back else 0.3)
+    log = await distant.open()
+    places = log.place_bodies(0, [("a", b"a" * 600)])
+    await log.append([armed(0, 1)])
+    connection, asked = log._bodies[0]._connection, 0
+    message = connection.message
+
+    async def nothing(*given: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        return await message(*given) if comes_back and asked > 5 else None
+
+    async def none(*given: Any) -> Any:
+        return None
+
+    monkeypatch.setattr(connection, "message", nothing)
+    monkeypatch.setattr(connection, "near_message", none)
+    with capture_logs() as logs:
+        assert await log.read_bodies(places) == [b"a" * 600 if comes_back else None]
+    assert asked > 5
+    assert [line["event"] for line in logs].count("body_not_found") == 1
+
+
 async def test_a_replica_that_does_not_answer_is_not_asked_each_time(
     distant: Distant, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -116,7 +116,7 @@ class Checker:
         self.counts["fired"] += 1
 
     def rearmed(self, old: Entry, new: Version) -> None:
-        said = self._settled(old, "rearm")
+        said = self._settled(old, "rearm", fire_at=new.fire_at)  # it may have been delivered twice, and answered
         if (new.fire_at, new.type) != (said.fire_at, old.version.type):
             raise Violation(f"re-armed as {new}, and the answer was {said}")
         if new.payload is None and old.version.payload is not None:
@@ -416,11 +416,11 @@ class Checker:
         if unsure and not timer.possible_duplicate and self.sure_walls:
             raise Violation(f"not flagged as a possible duplicate: {timer}")
 
-    def _settled(self, old: Entry, *whats: str) -> Said:
+    def _settled(self, old: Entry, *whats: str, fire_at: int | None = None) -> Said:
         member = old.version.id, old.version.generation
         heard = self._said.get(member, [])
         for said in heard:
-            if said.what in whats:
+            if said.what in whats and fire_at in (None, said.fire_at):
                 heard.remove(said)
                 if not heard:
                     del self._said[member]

@@ -153,7 +153,9 @@ class Deposing:
         self._stores.pop(name, None)
         self._edge.pop(name, None)
         del self._given_up[name]
-        self._lost = {each for each in self._lost if each[0].alive and self._name(each[0]) != name}
+        self._lost = {
+            each for each in self._lost if each[0] is not None and each[0].alive and self._name(each[0]) != name
+        }
         self._world.servers.unheard.discard(name)
         self._world.servers.untold.discard(name)
 
