@@ -238,7 +238,12 @@ class Checker:
             for id in list(call.left):
                 call.left[id] = min(call.left[id], unknown.count(id))
         else:
-            del self._cancels[number]
+            # What it found and nothing was put down to it was put down to another call, whose effect may be to come.
+            call.left = Counter(
+                {id: 1 for id, result in zip(ids, results, strict=True) if result.found and call.left[id]}
+            )
+            if not call.left:
+                del self._cancels[number]
         for id, was, result in zip(ids, before, results, strict=True):
             if result.unavailable:
                 continue
