@@ -318,31 +318,34 @@ def read_answer(told: Told, question: Question) -> Answer:
     answer = _answer.decode(told.answer)
     if not isinstance(answer, (*_ANSWERS[type(question)], Late, OtherVersion, Unsure)):
         raise msgspec.ValidationError(f"{type(answer).__name__} is no answer to {type(question).__name__}")
-    match question, answer:
-        case ArmThese(), Armed():
-            sound = len(answer.results) == len(question.timers) and 0 <= answer.armed <= len(question.timers)
-            sound = sound and 0 <= answer.conflicts <= len(question.timers)
-        case CancelThese(), Cancelled():
-            count = len(question.ids)
-            sound = len(answer.results) + len(set(answer.left)) == count == len(answer.results) + len(answer.left)
-            sound = sound and all(0 <= index < count for index in answer.left)
-        case ReadPages(), Pages():
-            sound = len(answer.pages) == len(question.shards)
-        case GetOne(), Got():
-            sound = answer.view is None or answer.view.id == question.id
-        case SoonestOf(), Filled():
-            sound = len(answer.views) <= question.count and {view.shard for view in answer.views} <= {*question.shards}
-        case FillIn(), Filled():
-            sound = {view.id for view in answer.views} <= {view.id for view in question.views}
-        case ((CountLive() | DealWithDead()), Number()):
-            sound = answer.number >= 0
-        case _, Absent():
-            sound = bool(answer.shards)
-        case _:
-            sound = True
-    if not sound:
+    if not _fits(question, answer):
         raise msgspec.ValidationError(f"{type(answer).__name__} does not fit what was asked")
     return answer
+
+
+def _fits(question: Question, answer: Answer) -> bool:
+    """Whether it is about what was asked, and about all of it."""
+    match question, answer:
+        case ArmThese(), Armed():
+            count = len(question.timers)
+            return len(answer.results) == count and 0 <= answer.armed <= count and 0 <= answer.conflicts <= count
+        case CancelThese(), Cancelled():
+            left, count = set(answer.left), len(question.ids)
+            whole = len(left) == len(answer.left) and len(answer.results) + len(left) == count
+            return whole and left <= set(range(count))
+        case ReadPages(), Pages():
+            return len(answer.pages) == len(question.shards)
+        case GetOne(), Got():
+            return answer.view is None or answer.view.id == question.id
+        case SoonestOf(), Filled():
+            return len(answer.views) <= question.count and {view.shard for view in answer.views} <= {*question.shards}
+        case FillIn(), Filled():
+            return {view.id for view in answer.views} <= {view.id for view in question.views}
+        case _, Number():
+            return answer.number >= 0
+        case _, Absent():
+            return bool(answer.shards)
+    return True
 
 
 _ANSWERS: Final[dict[type[Question], tuple[type[Answer], ...]]] = {
