@@ -123,8 +123,10 @@ class Upkeep:
         """Whether a turn is wanted although nothing is asked: the log has more or less room, or work has ended."""
         if self._ending:
             return False
-        unseen = self._unseen_bytes >= LOOK_BYTES and (self._task is None or self._task.done())
-        return self._log.low() != self._low or unseen
+        return self._log.low() != self._low or self._is_to_look()
+
+    def _is_to_look(self) -> bool:
+        return self._unseen_bytes >= LOOK_BYTES and (self._task is None or self._task.done())
 
     def after_turn(self, appended: int) -> None:
         """Look at the log, and ask for what it needs."""
@@ -137,7 +139,7 @@ class Upkeep:
         self._unseen_bytes += appended
         self._unpaced_bytes += appended
         self._untold_bytes += appended
-        looks = self._unseen_bytes >= LOOK_BYTES and (self._task is None or self._task.done())
+        looks = self._is_to_look()
         if looks:
             self._slice_bytes = self._largest_slice()
         self._tell_reserve()
