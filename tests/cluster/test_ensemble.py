@@ -143,10 +143,10 @@ async def until(true: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def join(opener: Opener, me: Member) -> KvEnsemble:
+async def join(opener: Opener, me: Member, dead_ms: int = SHORT_MS) -> KvEnsemble:
     connection = await opener.connect()
     await KvCatalog.open(connection, opener.names, 1)
-    return await KvEnsemble.join(connection, opener.names, 1, me, SystemClock(), SHORT_MS)
+    return await KvEnsemble.join(connection, opener.names, 1, me, SystemClock(), dead_ms)
 
 
 def now_ms() -> int:
@@ -174,6 +174,19 @@ async def test_members_hear_of_each_other_and_of_one_that_leaves_at_once(opener:
     await until(lambda: first.members() == [A, again.me])
     await again.leave()
     await again.close()
+    await first.leave()
+    await first.close()
+
+
+async def test_one_that_has_missed_a_beat_is_named_before_it_is_given_up(opener: Opener) -> None:
+    """A silent one is a member still: so the order is shown, whatever it takes."""
+    first, second = [await join(opener, member, 2_000) for member in (A, B)]
+    await until(lambda: first.members() == [A, B] and second.members() == [A, B])
+    assert first.silent() == [], "it has just come"
+    die(second)
+    await until(lambda: first.silent() == [B])
+    await until(lambda: first.members() == [A])
+    assert first.silent() == [], "who is gone is no silent member"
     await first.leave()
     await first.close()
 
