@@ -15,9 +15,9 @@ import structlog
 
 from timerd.engine.errors import LogFailed
 from timerd.engine.timer import BodyRef
-from timerd.group import Group
+from timerd.group import STILL_MS, Group, here, unless_ended
 
-READ_S: Final = 1.0  # without a single answer: then others' timers are not to wait any longer
+READ_S: Final = STILL_MS / 1000  # without a single answer: then others' timers are not to wait any longer
 
 log = structlog.get_logger()
 
@@ -94,24 +94,19 @@ class Bodies:
 
     async def _read(self, group: Group, places: Sequence[BodyRef]) -> Sequence[bytes | None]:
         """Until its shards go: then nobody else is to wait for it."""
-        reading = asyncio.get_running_loop().create_task(group.log.read_bodies(places))
-        ended: asyncio.Future[Any] = group.ended
+        read = None
         try:
-            await asyncio.wait([reading, ended], return_when=asyncio.FIRST_COMPLETED)
-            if not ended.done():
-                return reading.result()
+            read = await unless_ended(group, group.log.read_bodies(places))
         except LogFailed as error:
             self._failed(group, error)
-        finally:
-            reading.cancel()
-        return [None] * len(places)
+        return [None] * len(places) if read is None else read
 
     def _stands_still(self, group: Group, task: asyncio.Task[Any]) -> None:
         if group in self._still:
             task.cancel()  # another delivery has found it out at the same time
             return
         self._still[group] = task
-        for shard in self._here(group):
+        for shard in here(group, self._of):
             log.warning("payloads_unread", shard=shard, reason=f"its servers have answered nothing for {READ_S:g} s")
             self.on_still(shard)
         task.add_done_callback(partial(self._goes_on, group))
@@ -120,13 +115,9 @@ class Bodies:
         del self._still[group]
         if not task.cancelled() and (error := task.exception()) is not None:
             self._failed(group, error)
-        for shard in self._here(group):
+        for shard in here(group, self._of):
             log.info("payloads_read", shard=shard)
             self.on_read(shard)
-
-    def _here(self, group: Group) -> list[int]:
-        """Those that have not been let go of: one of the same number may be here, and is another's."""
-        return [shard for shard in group.runner.shards if self._of.get(shard) is group]
 
     def _by_group(self, places: Sequence[BodyRef]) -> dict[Group, tuple[list[int], list[BodyRef]]]:
         """What is to be read where, with its indexes. Places of shards that are not here are in none."""

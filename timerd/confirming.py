@@ -10,14 +10,14 @@ It does not know what a delivery is, nor what becomes of timers whose shard is u
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
-from timerd.group import Group
+from timerd.group import SLOW_MS, STILL_MS, Group, here, unless_ended
 
-SLOW_S: Final = 0.2  # as `runners.SLOW_MS`
-CONFIRM_S: Final = 1.0  # as `runners.STILL_MS`: from its beginning, whoever asks when
+SLOW_S: Final = SLOW_MS / 1000
+CONFIRM_S: Final = STILL_MS / 1000  # from its beginning, whoever asks when
 
 log = structlog.get_logger()
 
@@ -66,43 +66,32 @@ class Confirming:
             slow.cancel()
             still.cancel()
             if told.done():
-                for shard in self._here(group):
+                for shard in here(group, self._of):
                     log.info("shard_confirmed", shard=shard, after_ms=round(1000 * (loop.time() - began)))
             else:
                 told.set_result(ours)
             if group in self._unsure:
                 self._unsure.remove(group)
-                for shard in self._here(group):
+                for shard in here(group, self._of):
                     self.on_sure(shard)
 
     async def _ask(self, group: Group) -> bool:
-        ended: asyncio.Future[Any] = group.ended
-        confirming = asyncio.get_running_loop().create_task(group.log.confirm())
         try:
-            await asyncio.wait([confirming, ended], return_when=asyncio.FIRST_COMPLETED)
-            if ended.done():
-                return False
-            ours = confirming.result()
+            ours = await unless_ended(group, group.log.confirm())
         except Exception as error:
             self._failed(group, error)
             return False
-        finally:
-            confirming.cancel()
-        if not ours:
+        if ours is False:
             for shard in group.log.fenced:
                 self._fenced(group, shard)
-        return ours
+        return bool(ours)
 
     def _takes_long(self, group: Group) -> None:
         self._unsure.add(group)
-        for shard in self._here(group):
+        for shard in here(group, self._of):
             self.on_unsure(shard)
 
     def _stands_still(self, group: Group, told: asyncio.Future[bool]) -> None:
-        for shard in self._here(group):
+        for shard in here(group, self._of):
             log.warning("shard_unconfirmed", shard=shard, reason=f"its log has not answered for {CONFIRM_S:g} s")
         told.set_result(False)
-
-    def _here(self, group: Group) -> list[int]:
-        """Those that have not been let go of: one of the same number may be here, and is another's."""
-        return [shard for shard in group.runner.shards if self._of.get(shard) is group]

@@ -28,13 +28,14 @@ from timerd.engine.ring import RingTable, slot_of
 from timerd.engine.settings import Settings
 from timerd.engine.share import share_of
 from timerd.engine.timer import BodyRef, Timer, TimerType
+from timerd.group import STILL_MS
 from timerd.lag import LagSamples
 from timerd.ports import Clock, Deliver, Request
 from timerd.rearms import SETTLE_BYTES, Rearms, settle_bytes
 from timerd.references import References, Unresolved, names_any
 from timerd.report import LagWindow
 from timerd.room import Room
-from timerd.runners import STILL_MS, Runners
+from timerd.runners import Runners
 from timerd.shutting import Shutting
 from timerd.signing import sign
 from timerd.tallies import Delivered

@@ -27,14 +27,12 @@ from timerd.engine.message import Message, Take
 from timerd.engine.now import Now
 from timerd.engine.ring import RingTable
 from timerd.engine.shard import Shard
-from timerd.group import Group
+from timerd.group import SLOW_MS, STILL_MS, Group
 from timerd.logs import Logs
 from timerd.ports import Clock, Log, LogUsage
 from timerd.runner import SLEEP_MS_MAX, gone
 from timerd.upkeep import Upkeep
 
-SLOW_MS: Final = 200  # an append that takes longer is one to wait for no more Takes
-STILL_MS: Final = 1_000  # and longer than this, for nothing
 LOOK_MS: Final = 100  # while an append is under way
 CLOSE_S: Final = 5.0
 

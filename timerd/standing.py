@@ -7,8 +7,9 @@ do not answer. The first is the callers' to mend and the second is not, so they 
 from collections.abc import Iterable
 
 from timerd.engine.message import Refused
+from timerd.group import STILL_MS
 from timerd.ports import Clock
-from timerd.runners import STILL_MS, Runners
+from timerd.runners import Runners
 
 
 class Standing:
