@@ -53,6 +53,7 @@ class Book:
         self.cramped = False
         self.known: dict[str, Version] = {}
         self.generations: dict[str, int] = {}
+        self._moved: dict[str, dict[int, Version]] = {}  # what was acknowledged before what is known, of this life
         self._asked: dict[str, list[Version]] = {}  # since the last acknowledgement; any of these may stand
         self._cancelled: set[tuple[str, int]] = set()  # acknowledged, and not too late: never to be received
         self._received: dict[str, dict[int, Receipt]] = {}  # by id and generation; of what may come again
@@ -73,6 +74,8 @@ class Book:
         """It is so."""
         if generation <= self.generations.get(id, 0):
             self.fault("generations", f"{id}: generation {generation} after {self.generations[id]}")
+        if id in self.generations:
+            self._moved.setdefault(id, {})[self.generations[id]] = self.known[id]
         self.known[id] = version
         self.generations[id] = generation
         self._asked.pop(id, None)
@@ -146,11 +149,11 @@ class Book:
         known = self.known.get(id)
         if known is None and not asked:
             self.fault("came back", f"{id}: received, and it was gone before the last start")
+        elif self._moved.get(id, {}).get(generation) == version:
+            return  # It was on its way when it was moved.
         elif known != version and version not in asked:
-            # An older generation may still be on its way when it is moved; it is older than what is known then.
-            if generation >= self.generations.get(id, 0):
-                self.fault("changed", f"{id}: received as {version}, which is not what was asked for")
-        elif not asked and generation != self.generations[id] and known == version:
+            self.fault("changed", f"{id}: received as {version}, which is not what was asked for")
+        elif not asked and generation != self.generations[id]:
             self.fault("changed", f"{id}: received as generation {generation}, acknowledged {self.generations[id]}")
 
     # ---- after a start
@@ -180,6 +183,7 @@ class Book:
             if (timer := listed.get(id)) is not None
         }
         self._cancelled = {key for key in self._cancelled if key[0] in listed}
+        self._moved.clear()
 
     def unfired(self) -> list[str]:
         """Ids that were acknowledged, are not cancelled, and were not received as they stand: the end's check."""
