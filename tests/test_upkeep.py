@@ -8,11 +8,11 @@ from tests.sim.disk import FakeDisk
 from tests.storage.laid import open_on
 from timerd import upkeep
 from timerd.engine.ceding import CEDE_AT_ONCE
-from timerd.engine.message import Arm, Message, SetReserve, Slice
+from timerd.engine.message import Arm, Cancel, Message, SetReserve, Slice
 from timerd.engine.move_message import MayCede, SetTable
 from timerd.engine.now import Now
 from timerd.engine.record import Armed, Cancelled
-from timerd.engine.ring import SLOTS, RingTable, build_table
+from timerd.engine.ring import SLOTS, RingTable, build_table, slot_of
 from timerd.engine.shard import Shard
 from timerd.engine.state import State
 from timerd.engine.timer import Timer
@@ -189,7 +189,6 @@ async def test_lives_that_are_shorter_than_a_look_keep_the_log_small_all_the_sam
     asked: list[Message] = []
     monkeypatch.setattr(runner, "send", lambda shard, message: asked.append(message))
     kept = Upkeep(runner, log, build_table([0]), fail)
-    kept._pace.appended(1 << 20, 1 << 20)
     kept.after_turn(0)
     assert [type(message) for message in asked] == [Slice], "by the first look"
     await turn(log, shard, *asked)
@@ -197,3 +196,44 @@ async def test_lives_that_are_shorter_than_a_look_keep_the_log_small_all_the_sam
     kept.after_turn(1_000)
     await kept.settle()
     assert len(log._segments) < 4, "when the slices are written there is something to trim"
+
+
+async def test_the_log_becomes_small_when_most_of_it_dies_at_once_and_nobody_appends_any_more(monkeypatch):
+    log = MemoryLog(segment_bytes=1_000)
+    async for _ in log.replay():
+        pass
+    few = SLOTS - 1_000
+    shards = [Shard(State(0, list(range(few)), NOW)), Shard(State(1, list(range(few, SLOTS)), NOW))]
+    for shard in shards:
+        shard.own(NOW)
+    runner = Runner(shards, log, StillClock())
+    asked: list[tuple[int, Message]] = []
+    monkeypatch.setattr(runner, "send", lambda shard, message: asked.append((shard, message)))
+    kept = Upkeep(runner, log, build_table([0, 1]), fail)
+
+    async def turns(*messages: tuple[int, Message]) -> None:
+        for shard, message in messages:
+            shards[shard].step(NOW, message)
+        frames = [Frame(shard.state.shard, (made := shard.take()).lsn, made.records) for shard in shards]
+        kept.after_turn(await log.append([frame for frame in frames if frame.records]))
+        for _ in range(10):  # a look that finds something to trim
+            await asyncio.sleep(0)
+
+    numbered = [f"id{n}" for n in range(4_000)]
+    held = [[id for id in numbered if slot_of(id) < few][:200], [id for id in numbered if slot_of(id) >= few][:200]]
+    for pair in zip(*held, strict=True):
+        going, asked[:] = list(asked), []
+        arms = [(n, Arm([Timer(FAR, 0, id, "t", b"x" * 500)], None)) for n, id in enumerate(pair)]
+        await turns(*going, *arms)
+    kept.want_room()
+    await turns()
+    while asked or kept._pace.take([100]):  # nothing is saved up
+        going, asked[:] = list(asked), []
+        await turns(*going)
+    await turns(*((shard, Cancel(ids, None)) for shard, ids in enumerate(held)))
+    assert log.usage().frame_bytes > 3 * kept._checkpoint_bytes() + 2_000
+    kept.want_room()
+    while asked or kept.has_news():
+        going, asked[:] = list(asked), []
+        await turns(*going)
+    assert log.usage().frame_bytes <= 3 * kept._checkpoint_bytes() + 2_000

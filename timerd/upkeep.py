@@ -8,6 +8,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import cycle
 from typing import Any
 
 import structlog
@@ -273,17 +274,16 @@ class Upkeep:
         if pressing:
             # The shard with most to write first; they come out level.
             shards = sorted(pinning, key=lambda id: -pinning[id])
-            count = self._pace.take(self._slice_bytes)
-            self._reserve_spent += count * self._slice_bytes if self._low else 0
-            self._slices_asked = count > 0
-            written = partial(self._slice_written, self._slice_bytes)
-            for n in range(count):
-                self._runner.send(shards[n % len(shards)], Slice(written))
+            slices = self._pace.take(slice_bytes(self._runner.shards[id]) for id in cycle(shards))
+            self._reserve_spent += sum(slices) if self._low else 0
+            self._slices_asked = bool(slices)
+            for id, size in zip(cycle(shards), slices, strict=False):
+                self._runner.send(id, Slice(partial(self._slice_written, size)))
         return None
 
-    def _slice_written(self, slice_bytes: int, _: object) -> None:
+    def _slice_written(self, size: int, _: object) -> None:
         """The answer to `Slice`: it is durable, or its shard is gone."""
-        self._pace.written(slice_bytes)
+        self._pace.written(size)
 
     def _moving_bytes(self) -> int:
         """What the slots on the move may take to arrive."""
@@ -300,13 +300,7 @@ class Upkeep:
         return sum(shard.state.completion_bytes for shard in self._shards())
 
     def _largest_slice(self) -> int:
-        """About what the largest slice takes: all of a small shard, SLICE_TIMERS of a large one."""
-        largest = 0
-        for shard in self._shards():
-            timers = max(1, shard.state.timers)
-            whole = len(shard.state.covered) * SLOT_BYTES + shard.state.live_bytes
-            largest = max(largest, whole * min(timers, SLICE_TIMERS) // timers)
-        return largest
+        return max((slice_bytes(shard) for shard in self._shards()), default=0)
 
     def _checkpoint_bytes(self) -> int:
         return SLOTS * SLOT_BYTES + sum(shard.state.live_bytes for shard in self._shards())
@@ -411,3 +405,10 @@ class Upkeep:
 
     def _shards(self) -> list[Shard]:
         return list(self._runner.shards.values())
+
+
+def slice_bytes(shard: Shard) -> int:
+    """About what the next slice of a shard takes: all of a small one, SLICE_TIMERS of a large one."""
+    timers = max(1, shard.state.timers)
+    whole = len(shard.state.covered) * SLOT_BYTES + shard.state.live_bytes
+    return whole * min(timers, SLICE_TIMERS) // timers

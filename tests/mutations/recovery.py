@@ -87,10 +87,10 @@ PLANTED: Final = (
         "trim-before-the-slices",
         "when slices are asked for that free the oldest segment, it is deleted before they are written",
         "timerd/upkeep.py",
-        "                self._runner.send(shards[n % len(shards)], Slice(written))\n",
+        "                self._runner.send(id, Slice(partial(self._slice_written, size)))\n",
         """\
-                self._runner.send(shards[n % len(shards)], Slice(written))
-            if count * self._slice_bytes >= pinned_bytes:
+                self._runner.send(id, Slice(partial(self._slice_written, size)))
+            if sum(slices) >= pinned_bytes:
                 needed = {shard.id: shard.state.lsn + 1 for shard in self._shards()}
                 return lambda: self._log.trim(needed)
 """,

@@ -12,9 +12,11 @@ meanwhile, which is what the factor 1.5 is for. What is left of live and segment
 heads, fill of the last segment, slices of unequal size.
 
 Slices fill segments themselves. Where a checkpoint is about as large as a segment they would chase each other for ever,
-with nobody appending anything; that is why the pace counts only what others append.
+with nobody appending anything; that is why the pace counts only what others append, and what dies: live bytes may go
+with hardly a frame (a cancel of a large timer, the end of a move), and leave a log behind that was right for more.
 """
 
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 PACE: Final = 2
@@ -44,12 +46,13 @@ def is_pressing(log: LogState) -> bool:
 
 
 class Pace:
-    """How many bytes of slices may be written, by what others have appended."""
+    """How many bytes of slices may be written, by what others have appended and what has died."""
 
     def __init__(self) -> None:
         self._allowed = 0
         self._earned = 0  # of it by what was appended last
         self._written = 0  # slices since the last `appended`, by what they were taken for
+        self._live: int | None = None  # at the last `appended`
 
     def written(self, slice_bytes: int) -> None:
         """A slice that `take` allowed is written, or will never be; it was taken for so many bytes."""
@@ -58,21 +61,30 @@ class Pace:
     def appended(self, size: int, live: int) -> None:
         """So much was appended in all, what was `written` among it. At most a checkpoint is saved up.
 
-        What slices were taken for is a guess, often a large one. What is left of it is given back: were it owed
-        instead, what others append would be taken for it, and slices would stop while the log grows.
+        A life begins with one: what the one before had earned is not known. What slices were taken for is a guess,
+        sometimes a large one. What is left of it is given back: were it owed instead, what others append would be taken
+        for it, and slices would stop while the log grows.
         """
         slices = min(size, self._written)
         unused = self._written - slices
         self._written = 0
+        died = live if self._live is None else max(0, self._live - live)
+        self._live = live
         self._earned = PACE * (size - slices)
-        self._allowed = min(self._allowed + self._earned + unused, max(live, self._allowed))
+        self._allowed = min(self._allowed + self._earned + unused + died, max(live, self._allowed))
 
-    def take(self, slice_bytes: int) -> int:
-        """How many slices of about this size to write with the next turn, when pressing.
+    def take(self, slices: Iterable[int]) -> list[int]:
+        """The first of these slices (what each takes, about) that are to be written with the next turn, when pressing.
 
         Of what is saved up one at a time: it need not be all at once, and others wait for the loop.
         """
-        slice_bytes = max(1, slice_bytes)
-        count = min(SLICES_A_TURN_MAX, self._allowed // slice_bytes, 1 + self._earned // slice_bytes)
-        self._allowed -= count * slice_bytes
-        return count
+        taken: list[int] = []
+        earned = self._earned
+        for slice_bytes in slices:
+            if len(taken) == SLICES_A_TURN_MAX or slice_bytes > self._allowed or (taken and slice_bytes > earned):
+                break
+            # The first one is what may be taken of what is saved up.
+            earned -= slice_bytes if taken else 0
+            self._allowed -= slice_bytes
+            taken.append(slice_bytes)
+        return taken
