@@ -20,6 +20,7 @@ from msgspec import structs
 from timerd.asking import Asker, Unanswered
 from timerd.browsing import Browse
 from timerd.clock import refused_if_late
+from timerd.engine.errors import UnreadableCatalog
 from timerd.engine.message import (
     ArmDone,
     ArmResult,
@@ -394,6 +395,8 @@ class Front:
             return away.refused
         except TimeoutError:
             return unavailable("it took too long; what became of it is not known")
+        except UnreadableCatalog as error:
+            return unavailable(f"the catalogue can't be read: {error}")
         except self._beyond as error:
             return unavailable(f"the catalogue does not answer: {error}")
 

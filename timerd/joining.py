@@ -14,7 +14,7 @@ import structlog
 
 from timerd import boot, listening
 from timerd.config import Config, ConfigError, node_name
-from timerd.engine.errors import UnreadableCatalog
+from timerd.engine.plan import Plan
 from timerd.engine.ring import RingTable, build_table
 from timerd.engine.settings import Settings
 from timerd.front import Front
@@ -62,7 +62,7 @@ class Joined:
         """What the nodes know each other by."""
         self.parts = Parts(node, ensemble.me.life)
         self._peers = HttpPeers(secret)
-        self.front = Front(node, ensemble.me, self.parts, self._peers, ownership, (*OF_THE_CLUSTER, UnreadableCatalog))
+        self.front = Front(node, ensemble.me, self.parts, self._peers, ownership, OF_THE_CLUSTER)
         self.ownership = ownership
         self.ensemble = ensemble
         self._connection = connection
@@ -209,7 +209,7 @@ class _Coming:
         while stored is None:
             rank = ensemble.members().index(self._me) if self._me in ensemble.members() else 1
             if self._clock.now().boot_ms - began_ms >= rank * MAKE_MS:  # one of them makes the streams
-                stored = await self._first_table(catalog)
+                stored = await self._first_table(catalog, ensemble.plan())
             else:
                 await asyncio.sleep(LOOK_S)
                 stored = await catalog.ring()
@@ -223,11 +223,13 @@ class _Coming:
             )
         return table
 
-    async def _first_table(self, catalog: KvCatalog) -> RingTable:
+    async def _first_table(self, catalog: KvCatalog, plan: Plan | None) -> RingTable:
         servers = await Servers.check(self._connection)
         written = 0
         if self._config.cluster_new_catalog:
             written = await servers.written(self._prefix)
+            if written and plan:
+                written = max(written, len(plan.owners))  # the last shard's streams may be lost as well
         else:
             await catalog.refuse_if_lost(servers)  # once more: a backup may be coming back just now
         if (stored := await catalog.ring()) is not None:  # another node was quicker

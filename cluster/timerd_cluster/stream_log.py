@@ -147,6 +147,7 @@ class StreamLog:
             async for frame in self._read(stream, segments):
                 yield frame
         told_ms: int | None = None
+        unknown = ""  # what was said of a look that had no answer
         for stream in self._streams.values():  # the waits are for all at once
             while (wait_ms := stream.lease.wait_ms()) or not self.is_wanted():
                 self._refuse_if_failed()
@@ -159,7 +160,9 @@ class StreamLog:
                     async for frame in self._read(stream, segments):
                         yield frame
                 except NoAnswer as error:  # then nobody's append is acknowledged; the first append will tell
-                    logger.info("follow_unknown", shard=stream.shard, reason=str(error))
+                    if unknown != str(error):
+                        unknown = str(error)
+                        logger.info("follow_unknown", shard=stream.shard, reason=unknown)
             if not stream.is_read:
                 raise NoAnswer(f"the stream of shard {stream.shard} could not be read to its end")
         await self._open_bodies()  # not before: what was read may refer to what was stored meanwhile

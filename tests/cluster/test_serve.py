@@ -184,4 +184,16 @@ async def test_logs_that_have_lost_their_catalogue_are_refused_until_it_is_back_
     async with Process(tmp_path / "data", *options, "--cluster-new-catalog", env=env) as timerd:
         assert len(await timerd.list()) == 20
         assert (await timerd.request("GET", "/v1/types/t"))[0] == 404
+        await connection.publish(f"{Names('lost').bucket_subject(kv_catalog.BUCKET, '')}type.odd", b"{", {})
+        status, problem = await timerd.request("PUT", "/v1/types/t", {"url": "http://127.0.0.1:9/"})
+        assert status == 503
+        assert "the catalogue can't be read: " in problem["detail"]
+        assert "type.odd" in problem["detail"]
+    # The last shard's streams are lost as well, and the plan still says how many there were.
+    names = Names("lost")
+    for stream in (names.bucket_stream(kv_catalog.BUCKET), names.log(1), names.bodies(1)):
+        await connection.api(f"STREAM.DELETE.{stream}")
+    code, said = await _refused(Process(tmp_path / "data", *options, "--cluster-new-catalog", env=env))
+    assert code == 4
+    assert "stream lost-log-1" in said, "with one shard fewer, timers would be looked for where they are not"
     await connection.close()
