@@ -12,7 +12,8 @@ from timerd.engine.message import ArmDone
 from timerd.engine.settings import Settings
 from timerd.engine.timer import Timer, TimerType
 from timerd.ports import Answer, Request
-from timerd.upkeep import BODY_FACTOR, BODY_LOOK, LOOK_BYTES
+from timerd.relocating import BODY_FACTOR
+from timerd.upkeep import BODY_LOOK, LOOK_BYTES
 from timerd.virtual_clock import VirtualClock
 from timerd_storage.memory_catalog import MemoryCatalog
 from timerd_storage.memory_log import MemoryLog

@@ -1,4 +1,4 @@
-"""Upkeep of the log: slices and trimming so that it stays small, bodies copied forward, room kept for completions.
+"""Upkeep of the log: slices and trimming so that it stays small, and room kept for completions and for moves.
 
 Runs in the pauses of the runner: `after_turn` is called when state and log say the same. It decides with
 `engine.checkpointing` and asks the shards by messages; it never touches a shard's state.
@@ -6,23 +6,21 @@ Runs in the pauses of the runner: `after_turn` is called when state and log say 
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from functools import partial
 from itertools import cycle
 from typing import Any
 
-import structlog
-
 from timerd.engine.checkpointing import TURN_BYTES_PRESSED, LogState, Pace, is_pressing
-from timerd.engine.message import GONE, FindBodies, Relocate, SetReserve, Slice
+from timerd.engine.message import SetReserve, Slice
 from timerd.engine.move_message import MayCede
 from timerd.engine.moves import SLOT_MOVE_BYTES
-from timerd.engine.ring import SLOTS, RingTable, slot_of
+from timerd.engine.ring import SLOTS, RingTable
 from timerd.engine.shard import SLICE_TIMERS, Shard
 from timerd.engine.state import MOVING_FACTOR
-from timerd.engine.timer import BodyRef
 from timerd.inbox import TURN_BYTES_MAX
-from timerd.ports import BodySegment, Log
+from timerd.ports import Log
+from timerd.relocating import Relocating
 from timerd.runner import Runner
 
 SLOT_BYTES = 3  # of a slot's number in a slice
@@ -30,28 +28,25 @@ MOVING_SLOT_BYTES = 40  # of a slot on the move, until both its shards have done
 ADOPTED_SLOT_BYTES = 20  # and what is left of that when it has been adopted, where an empty slice was written of it
 MOVING_TYPE_BYTES = 0.5  # and its share of the totals of a type, which go with it
 WAY_AGAIN_S = 0.5  # until room for a move is looked for again
-MOVED_BYTES = 320  # what a moved body takes in a frame, its id among it
-BODY_FACTOR = 2.0  # body segments may take this much of the live bodies before live ones are copied forward
 BODY_LOOK = 8  # bodies count for looks by this part: they cost more to write than frames, and hold fewer timers
 LOOK_BYTES = 32_768  # appended before the log is looked at again: what a look costs is shared by some hundred timers
-
-log = structlog.get_logger()
 
 
 class Upkeep:
     """One for each runner."""
 
     def __init__(self, runner: Runner, log: Log, table: RingTable, fail: Callable[[BaseException], None]) -> None:
-        self.placing: Counter[int] = Counter()
-        """Body segment -> bodies placed whose message is not stepped yet: it must not be dropped."""
         self.accepted_bytes = 0
         """Of bodies placed by arms and answers."""
         self.copied_bytes = 0
         """Of bodies copied forward: what bodies cost beyond being written once."""
         self._runner = runner
         self._log = log
-        self.table = table
+        self.table: RingTable = table
         """The ring table of the moment; who publishes another sets it."""
+        self._bodies = Relocating(runner, log, self.reserve_bytes, lambda: self.table, self._copied)
+        self.placing = self._bodies.placing
+        """Body segment -> bodies placed whose message is not stepped yet: it must not be dropped."""
         self.fail = fail
         """Told what goes wrong."""
         self._low = False
@@ -63,7 +58,6 @@ class Upkeep:
         self._unpaced_bytes = 0  # appended since the last look
         self._pace = Pace()
         self._reserve_spent = 0  # slices written on the reserve since a segment was last freed
-        self._unmovable: set[int] = set()  # body segments that hold a live body whose head is damaged
         self._slice_bytes = self._largest_slice()
         self._task: asyncio.Task[None] | None = None
         self._finding: asyncio.Task[None] | None = None  # room for slots that are to be ceded
@@ -80,7 +74,7 @@ class Upkeep:
         kept counts until it has been given back: needs end in a turn, files are deleted one after the other."""
         usage = self._log.usage()
         kept = self.reserve_bytes() + self._asked_bytes + usage.leaving_bytes + usage.segment_bytes
-        return self._checkpoint_bytes() + kept + self._live_body_bytes()
+        return self._checkpoint_bytes() + kept + self._bodies.live_bytes()
 
     def reserve_bytes(self) -> int:
         """Room that must stay: completions of everything accepted, and the largest slice."""
@@ -109,7 +103,12 @@ class Upkeep:
     def placed(self, segments: Counter[int], size: int) -> None:
         """Bodies of `size` bytes were placed; their segments stay until they are taken off `placing`."""
         self.accepted_bytes += size
-        self._place(segments, size)
+        self.placing.update(segments)
+        self._unseen_bytes += size // BODY_LOOK
+
+    def _copied(self, size: int) -> None:
+        self.copied_bytes += size
+        self._unseen_bytes += size // BODY_LOOK
 
     def want_room(self) -> None:
         """Something was refused for want of room: look at once whether there is something to reclaim."""
@@ -149,7 +148,7 @@ class Upkeep:
         self._slices_asked = False
         self._pace.appended(self._unpaced_bytes, self._checkpoint_bytes())
         self._unpaced_bytes = 0
-        if (work := self._log_work() or self._body_work()) is not None:
+        if (work := self._log_work() or self._bodies.work(self._low)) is not None:
             self._task = asyncio.get_running_loop().create_task(self._guarded(work))
         else:
             self._unseen_bytes = LOOK_BYTES if self._slices_asked else 0
@@ -304,104 +303,6 @@ class Upkeep:
 
     def _checkpoint_bytes(self) -> int:
         return SLOTS * SLOT_BYTES + sum(shard.state.live_bytes for shard in self._shards())
-
-    # ---- bodies
-
-    def _live_body_bytes(self, segment: int | None = None) -> int:
-        total = 0
-        for shard in self._shards():
-            bodies = shard.state.body_bytes
-            total += sum(bodies.values()) if segment is None else bodies.get(segment, 0)
-        return total
-
-    def _body_work(self) -> Callable[[], Any] | None:
-        sealed = [s for s in self._log.body_segments() if s.sealed and not self.placing[s.number]]
-        if not sealed:
-            return None
-        live = {s.number: self._live_body_bytes(s.number) for s in sealed}
-        if dead := [number for number, bytes in live.items() if not bytes]:
-            return lambda: self._drop(dead)
-        if self._low:
-            return None  # copies take room until what they are copies of is dropped
-        largest = max(s.bytes for s in sealed)
-        over = self._log.usage().body_bytes - BODY_FACTOR * self._live_body_bytes() - largest
-        if over <= 0:
-            return None
-        chosen: list[BodySegment] = []
-        copied = 0
-        for segment in sorted(sealed, key=lambda s: live[s.number] / max(1, s.bytes)):
-            if over <= 0 or copied >= largest:
-                break
-            if segment.number in self._unmovable:
-                continue
-            chosen.append(segment)
-            copied += live[segment.number]
-            over -= segment.bytes - live[segment.number]
-        return (lambda: self._relocate(chosen)) if chosen else None
-
-    async def _drop(self, segments: Sequence[int]) -> None:
-        for segment in segments:
-            await self._log.drop_bodies(segment)
-
-    async def _relocate(self, segments: Sequence[BodySegment]) -> bool:
-        """Copy live bodies forward; the segments are dropped by a later look, when nothing in them is live.
-
-        All shards are asked at once: bodies arrive as fast as turns are made, and turns are what asking costs. False:
-        not everything could be copied, since the disk has no room.
-        """
-        complete = all(await asyncio.gather(*(self._relocate_one(segment) for segment in segments)))
-        if complete:
-            self._unmovable.update(s.number for s in segments if self._live_body_bytes(s.number))
-        numbers = [segment.number for segment in segments]
-        log.info("bodies_relocated", segments=numbers, complete=complete)
-        return complete
-
-    async def _relocate_one(self, segment: BodySegment) -> bool:
-        complete = True
-        async for bodies in self._log.scan_bodies(segment.number):
-            by_shard: dict[int, list[tuple[str, BodyRef]]] = {}
-            data = {}
-            for body in bodies:
-                if body.data is not None:
-                    data[body.place] = body.data
-                    for shard in self.table.owners_of(slot_of(body.id)):
-                        by_shard.setdefault(shard, []).append((body.id, body.place))
-            moves = (self._move(shard, candidates, data) for shard, candidates in by_shard.items())
-            complete = all(await asyncio.gather(*moves)) and complete
-        return complete
-
-    async def _move(self, shard: int, candidates: list[tuple[str, BodyRef]], data: Mapping[BodyRef, bytes]) -> bool:
-        """Copy the live ones of a shard's candidates. False: the disk has no room for that."""
-        if shard not in self._runner.shards:
-            return True
-        found = await self._ask(shard, partial(FindBodies, candidates))
-        if found is GONE:
-            return True
-        live = [(candidates[index], generation) for index, _, generation in found]
-        if not live:
-            return True
-        size = sum(place.length for (_, place), _ in live)
-        if not await self._log.grant(size + MOVED_BYTES * len(live), self.reserve_bytes(), size):
-            return False
-        places = self._log.place_bodies(shard, [(id, data[place]) for (id, place), generation in live])
-        moves = [(id, generation, old, new) for ((id, old), generation), new in zip(live, places, strict=True)]
-        segments = Counter(place.segment for place in places)
-        self.copied_bytes += size
-        self._place(segments, size)
-        try:
-            await self._ask(shard, partial(Relocate, moves))
-        finally:
-            self.placing.subtract(segments)
-        return True
-
-    def _place(self, segments: Counter[int], size: int) -> None:
-        self.placing.update(segments)
-        self._unseen_bytes += size // BODY_LOOK
-
-    async def _ask(self, shard: int, message: Callable[[Any], Any]) -> Any:
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._runner.send(shard, message(lambda value: None if future.done() else future.set_result(value)))
-        return await future
 
     def _shards(self) -> list[Shard]:
         return list(self._runner.shards.values())

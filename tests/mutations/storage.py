@@ -113,7 +113,7 @@ segment.encode_mark(self.number, self.end))
     Mutation(
         "body-segment-dropped-in-use",
         "a body segment is dropped while arms that refer to it are on their way",
-        "timerd/upkeep.py",
+        "timerd/relocating.py",
         "if s.sealed and not self.placing[s.number]]",
         "if s.sealed]",
         Pytest(
