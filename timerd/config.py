@@ -50,6 +50,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Where the other nodes reach this one."""
     cluster_new_catalog: bool = False
     """Begin another catalogue on logs that have lost theirs."""
+    cluster_new_shard: list[int] = []
+    """Shards to begin anew, without a timer, whose streams are lost."""
     cluster_secret: str | None = None
     """What nodes know each other by; None: the one that the catalogue keeps."""
     max_body: int = 16 << 20
@@ -70,7 +72,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 _NOT_OPTIONS = {"types"}
-_LISTS = {"callback_allow"}  # repeated as flags; in the environment with commas or spaces between
+_LISTS = {"callback_allow", "cluster_new_shard"}  # repeated as flags; in the environment with commas or spaces between
 
 
 def option_names() -> list[str]:

@@ -217,6 +217,9 @@ class _Coming:
 
     def _checked(self, table: RingTable) -> RingTable:
         count = len(table.shard_ids)
+        for shard in self._config.cluster_new_shard:
+            if shard not in table.shard_ids:
+                raise ConfigError(f"--cluster-new-shard: the cluster has shards 0 to {count - 1}, and no {shard}")
         if self._config.shards not in (None, count):
             raise boot.WrongShards(
                 f"--shards: the cluster has {count} shards, for good, and {self._config.shards} are asked for"
@@ -246,6 +249,7 @@ class _Coming:
             self._config.cluster_replicas,
             self._config.segment_bytes or SEGMENT_BYTES,
             new=new,
+            anew=self._config.cluster_new_shard,
             lease_ms=self._lease_ms,
             boot_ms=lambda: self._clock.now().boot_ms,
         )

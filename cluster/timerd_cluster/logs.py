@@ -4,7 +4,7 @@ What they share is here: the connection, what is known of the servers, and the r
 """
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from timerd_cluster.connection import Connection
 from timerd_cluster.lease import LEASE_MS
@@ -48,15 +48,16 @@ class Logs:
         segment_bytes: int = SEGMENT_BYTES,
         *,
         new: bool,
+        anew: Collection[int] = (),
         lease_ms: int = LEASE_MS,
         boot_ms: Callable[[], int],
     ) -> "Logs":
-        """Check the servers and these shards' streams, which are made if they are `new`.
+        """Check the servers and these shards' streams, which are made if they are `new`, or lost and to begin `anew`.
 
         Raises ClusterRefused, NoAnswer, and CorruptLog if none is left of those that there were.
         """
         servers = await Servers.check(connection)
-        await servers.streams(names, shards, replicas, lease_ms, new=new, some=not new)
+        await servers.streams(names, shards, replicas, lease_ms, new=new, anew=anew, some=not new)
         logs = cls(connection, names, servers, replicas, segment_bytes, lease_ms, boot_ms)
         await logs._room.look()
         return logs

@@ -5,7 +5,7 @@ reason, or a stream of that name is somebody else's.
 """
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import structlog
@@ -117,20 +117,23 @@ class Servers:
         lease_ms: int,
         *,
         new: bool = True,
+        anew: Collection[int] = (),
         some: bool = False,
     ) -> None:
         """Make these shards' streams, or find that they are as they should be. Raises ClusterRefused, CorruptLog.
 
         Not `new`: somebody knows these shards, so a log that is missing was lost; with `some` that is an error for its
-        shard alone, as long as there is any. The lease is kept with the streams: owner and taker must count with the
-        same one.
+        shard alone, as long as there is any. Shards that are to begin `anew` do, if their streams are lost.
+        The lease is kept with the streams: owner and taker must count with the same one.
         """
         wanted = _wanted(names, shards)
         found = dict(zip(wanted, await several([self._info(name) for name in wanted]), strict=True))
         written = [name for name, info in found.items() if info is not None and info["state"]["last_seq"]]
         for shard in shards:
             name = names.log(shard)
-            if found[name] is None and (written or not new):
+            if shard in anew:
+                self._begin_anew(shard, name, names.bodies(shard), found)
+            elif found[name] is None and (written or not new):
                 who = f"{written[0]} holds data" if written else "the catalogue knows its shard"
                 lost = CorruptLog(f"stream {name}", 0, f"it is missing, while {who}: its timers are gone from here")
                 if not some or not written:
@@ -144,6 +147,18 @@ class Servers:
         self.replicas = min(int(info["config"]["num_replicas"]) for info in infos)
         self._peers = set().union(*(_peers(info) for info in infos))
         self.sync = await self._sync()
+
+    def _begin_anew(self, shard: int, name: str, bodies: str, found: Mapping[str, object]) -> None:
+        """Whether a shard may; what is there stays."""
+        if found[name] is not None:
+            log.warning("shard_not_begun_anew", shard=shard, reason=f"stream {name} is there, and stays as it is")
+        elif found[bodies] is not None:
+            raise ClusterRefused(
+                f"shard {shard} can't begin anew: its stream {name} is lost, and {bodies}, with its payloads, is "
+                "there. Put the first back from a backup, or remove the second too"
+            )
+        else:
+            log.warning("shard_begun_anew", shard=shard)
 
     async def verify(self, names: Names, shard: int, replicas: int, lease_ms: int) -> None:
         """One shard's streams once more, before it is read. Raises ClusterRefused, CorruptLog, NoAnswer."""

@@ -197,3 +197,45 @@ async def test_logs_that_have_lost_their_catalogue_are_refused_until_it_is_back_
     assert code == 4
     assert "stream lost-log-1" in said, "with one shard fewer, timers would be looked for where they are not"
     await connection.close()
+
+
+async def test_a_shard_whose_streams_are_lost_begins_anew_when_it_is_said_and_the_others_stay_as_they_are(
+    shared_server: NatsServer, tmp_path: Path
+) -> None:
+    options = ("--cluster-prefix", "hole", "--cluster-replicas", "1", "--cluster-lease", "0.3", "--shards", "2")
+    env = {"TIMERD_CLUSTER": shared_server.url}
+    names = Names("hole")
+    connection = await Connection.connect([shared_server.url], "test")
+    timers = [{"id": f"t{n}", "type": "t", "delay": 3600, "payload": "p" * (900 * (n % 2))} for n in range(40)]
+    async with Process(tmp_path / "one", *options, "--node", "one", env=env) as one:
+        await one.put_type("t", url="http://127.0.0.1:9/")
+        await one.arm(timers)
+        held = {timer["id"]: timer["shard"] for timer in await one.list()}
+        await connection.api(f"STREAM.DELETE.{names.log(1)}")
+
+        async def is_away() -> bool:
+            return (await one.request("POST", "/v1/timers", {"timers": timers}))[0] == 503
+
+        await one.until(is_away)
+        two = Process(tmp_path / "two", *options, "--node", "two", "--cluster-new-shard", "1", env=env)
+        code, said = await _refused(two)
+        assert code == 5
+        assert "shard 1 can't begin anew: its stream hole-log-1 is lost, and hole-bodies-1" in said
+        await connection.api(f"STREAM.DELETE.{names.bodies(1)}")
+        code, said = await _refused(
+            Process(tmp_path / "two", *options, "--node", "two", "--cluster-new-shard", "2", env=env)
+        )
+        assert code == 2
+        assert "--cluster-new-shard: the cluster has shards 0 to 1, and no 2" in said
+        async with two:
+
+            async def is_whole() -> bool:
+                return (await one.request("GET", "/v1/timers?page_size=1000"))[0] == 200
+
+            await one.until(is_whole)
+            assert {timer["id"] for timer in await one.list()} == {id for id, shard in held.items() if shard == 0}
+            results = (await two.arm(timers))["results"]
+            created = {result["id"] for result in results if result["status"] == "created"}
+            assert created == {id for id, shard in held.items() if shard == 1}
+            assert {timer["id"]: timer["shard"] for timer in await one.list()} == held
+    await connection.close()

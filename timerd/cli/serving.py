@@ -66,6 +66,10 @@ def serve_command(
         bool | None,
         typer.Option("--cluster-new-catalog", help="Begin another catalogue for logs that have lost theirs; once."),
     ] = None,
+    cluster_new_shard: Annotated[
+        list[int] | None,
+        typer.Option(help="Begin this shard without a timer, whose streams are lost; once; repeatable."),
+    ] = None,
     cluster_secret: Annotated[
         str | None,
         typer.Option(
