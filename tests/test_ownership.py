@@ -9,7 +9,7 @@ import pytest
 from tests.support.owning import LEASE_S, SHARDS, FakeNode, One, Servers, held, run
 from timerd import ownership
 from timerd.engine.plan import Plan, next_plan
-from timerd.ownership import DAMAGED_PAUSE_MS, DEPUTY_MS, LOOK_S, PAUSE_MAX_MS, SETTLE_MS, SURE_MS
+from timerd.ownership import DAMAGED_PAUSE_MS, DEPUTY_MS, LOOK_S, PAUSE_MAX_MS, SETTLE_MS, SURE_MS, TAKING_MS
 
 
 def mapping(plan: Plan) -> Mapping[int, str]:
@@ -278,9 +278,28 @@ def test_a_shard_that_was_lost_and_is_still_this_nodes_is_taken_again() -> None:
         await asyncio.sleep(1)
         del a.node.held[3], servers.owners[3]
         a.node.on_lost(3, "its log failed")
-        assert a.ownership.unready() == "1 of its shards are not taken yet"
         await asyncio.sleep(1)
         assert held(a) == [list(range(SHARDS))]
+
+    run(test)
+
+
+def test_who_is_left_stays_ready_while_it_takes_the_shards_of_one_that_died_but_not_for_ever() -> None:
+    async def test(servers: Servers) -> None:
+        a, b = One(servers, "a"), One(servers, "b")
+        await asyncio.sleep(2)
+        b.node.replays_s = TAKING_MS / 1000 + 2
+        a.die()
+        await asyncio.sleep(1)
+        del servers.members["a"]
+        servers.tell()
+        await asyncio.sleep(TAKING_MS / 1000 - 2)
+        assert len(b.node.held) == 3
+        assert b.ownership.unready() is None
+        await asyncio.sleep(2)
+        assert b.ownership.unready() == "3 of its shards are not taken yet"
+        await asyncio.sleep(20)
+        assert b.ownership.unready() is None
 
     run(test)
 

@@ -30,6 +30,7 @@ DAMAGED_PAUSE_MS: Final = 30_000  # a damaged log is read whole at each try
 SURE_MS: Final = 2_000  # between two looks whether a shard that is held is still ours
 WARM_PART: Final = 2  # of the grace: the rest is for open deliveries
 RENEW_S: Final = 0.5  # while open deliveries of a shard end, its lease must not
+TAKING_MS: Final = 30_000  # a node that was ready stays so for so long while it takes what the plan has given it since
 PUBLISH_S: Final = 2.0  # who stops waits no longer for servers that may be away
 
 log = structlog.get_logger()
@@ -109,6 +110,7 @@ class Ownership:
         self._share = -1
         self._stopping = False
         self._loop: asyncio.Task[None] | None = None
+        self._whole_ms: int | None = None  # when it last held all that it should
         self._wrong_since_ms: int | None = None
         self._seats: list[Seat] = []
         self._came_ms = self._now_ms()  # when members last came, or the plan was another
@@ -149,7 +151,17 @@ class Ownership:
         return self._ensemble.seen_at(name)
 
     def unready(self) -> str | None:
-        """Why this node should get no requests yet; None if it should. A shard that is damaged is no reason."""
+        """Why this node should get no requests; None if it should.
+
+        One that held all that it should stays ready for a while when the plan gives it more: where a node has died, all
+        who are left take some of its shards at once, and each can answer for the others or pass a request on.
+        """
+        if self._whole_ms is not None and self._now_ms() - self._whole_ms < TAKING_MS and not self._stopping:
+            return None
+        return self._lacks()
+
+    def _lacks(self) -> str | None:
+        """What it should have, and has not. A shard that is damaged does not count."""
         if self._stopping:
             return "it leaves the cluster"
         plan = self._ensemble.plan()
@@ -230,6 +242,8 @@ class Ownership:
                     return
                 await self._plan()
                 self._reconcile()
+                if self._lacks() is None:
+                    self._whole_ms = self._now_ms()
             except Exception as error:
                 log.error("ownership_failed", exc_info=error)
             self._round.set()
