@@ -266,6 +266,9 @@ class Link(NamedTuple):
     """Appends of which no answer came."""
     shards_fenced: int = 0
     """Appends that found another writer's in their place."""
+    heartbeat_age_ms: int = 0
+    """Since one of this node was last known to be stored: what shows that the servers are no majority, also to a node
+    that has nothing to append."""
 
 
 Word = Literal["warm", "here", "gone"]

@@ -156,6 +156,8 @@ class Vitals(msgspec.Struct, frozen=True):
 
     connected: bool
     """To a NATS server."""
+    heartbeat_age_s: float
+    """Since a heartbeat of this node was last stored."""
     append_age_s: float
     """How long the oldest append has been under way; 0: none is."""
     shards_held: int

@@ -48,6 +48,7 @@ def vitals(node: Node, link: Link, plan_version: int, forwarded: Sequence[int]) 
     table = node.table
     return Vitals(
         connected=link.connected,
+        heartbeat_age_s=link.heartbeat_age_ms / 1000,
         append_age_s=node.standing.append_age_ms() / 1000,
         shards_held=len(node.held),
         shards=len(table.shard_ids),

@@ -107,6 +107,12 @@ NODE_METRICS: Final[Sequence[Figure[NodeTally]]] = (
 CLUSTER_METRICS: Final[Sequence[Figure[Vitals]]] = (
     Figure("timerd_cluster_connected", "1 while a NATS server is connected to.", lambda v: v.connected, counts=False),
     Figure(
+        "timerd_heartbeat_age_seconds",
+        "How long ago the servers last stored a heartbeat of this node.",
+        lambda v: v.heartbeat_age_s,
+        counts=False,
+    ),
+    Figure(
         "timerd_append_age_seconds",
         "How long the oldest append has been under way.",
         lambda v: v.append_age_s,

@@ -111,7 +111,8 @@ class KvEnsemble:
     def link(self) -> Link:
         """See the port."""
         connection = self._connection
-        return Link(connection.is_connected, connection.appends_unknown, connection.shards_fenced)
+        age_ms = max(0, self._now_ms() - self._stored_ms)
+        return Link(connection.is_connected, connection.appends_unknown, connection.shards_fenced, age_ms)
 
     def silent(self) -> list[Member]:
         """See the port. One of ours must have been stored when theirs was due: else it is the bucket that is slow."""
@@ -252,14 +253,21 @@ class KvEnsemble:
             await asyncio.sleep(self._beat_s)
             try:
                 await self._put_beat()
-                sequence = await self._catalogue.last_sequence()
-                if sequence != self._catalogue_sequence:
-                    self._catalogue_sequence = sequence
-                    self.on_catalogue_change()
+                await self._look_at_catalogue()
             except (NoAnswer, ApiError) as error:
-                log.warning("heartbeat_unknown", reason=str(error))
+                log.warning("heartbeat_unknown", reason=f"{self._bucket.stream}: {error}")
             except Exception as error:  # nothing may end this: who is not heard is given up
                 log.error("heartbeat_failed", exc_info=error)
+
+    async def _look_at_catalogue(self) -> None:
+        try:
+            sequence = await self._catalogue.last_sequence()
+        except (NoAnswer, ApiError) as error:
+            log.warning("catalogue_not_read", reason=f"{self._catalogue.stream}: {error}")
+            return
+        if sequence != self._catalogue_sequence:
+            self._catalogue_sequence = sequence
+            self.on_catalogue_change()
 
     async def _listen(self) -> None:
         while not self._closed:

@@ -39,7 +39,7 @@ class FakeCluster:
         return await self.service.tally()
 
     def vitals(self) -> Vitals:
-        return Vitals(True, 2.5, 3, 24, 7, 1, 4, 2, 10, 900)
+        return Vitals(True, 0.5, 2.5, 3, 24, 7, 1, 4, 2, 10, 900)
 
     def nodes(self) -> list[NodeReport]:
         return [NodeReport("a", "http://a:1", [0, 2], 1_796_025_600_000), NodeReport("b", "http://b:1", [1], None)]
@@ -175,7 +175,12 @@ async def test_metrics_are_this_nodes_own(app: Any, service: FakeService, cluste
     answer = await call(app, "GET", "/metrics", b"", HEADERS)
     assert answer.status == 200
     assert b"timerd_fired_total" in answer.body
-    for line in (b"timerd_cluster_connected 1.0", b"timerd_append_age_seconds 2.5", b"timerd_shards_fenced_total 2.0"):
+    for line in (
+        b"timerd_cluster_connected 1.0",
+        b"timerd_heartbeat_age_seconds 0.5",
+        b"timerd_append_age_seconds 2.5",
+        b"timerd_shards_fenced_total 2.0",
+    ):
         assert b"\n" + line + b"\n" in answer.body
 
 

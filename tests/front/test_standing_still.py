@@ -179,6 +179,6 @@ def test_what_is_forwarded_is_counted() -> None:
         after = front.vitals()
         assert after.forwarded_timers - before.forwarded_timers == 2 + 2
         assert after.forwarded_requests - before.forwarded_requests == 3
-        assert Link() == (False, 0, 0)
+        assert Link() == (False, 0, 0, 0)
 
     on_virtual_time(work)
