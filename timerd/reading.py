@@ -26,7 +26,10 @@ class Reading:
     async def get(self, id: str) -> TimerView | Refused | None:
         """One timer, its payload in full."""
         view: TimerView | Gone | None = await self._ask_about(id, partial(Get, id))
-        return view if view is None or isinstance(view, Gone) else (await self.with_bodies([view]))[0]
+        if view is None or isinstance(view, Gone):
+            return view
+        shown = await self.with_bodies([view])
+        return shown[0] if shown else None
 
     async def next(self, type: str | None, limit: int) -> list[TimerView] | Refused:
         """The soonest due timers."""
