@@ -47,11 +47,10 @@ class Relocating:
 
     def live_bytes(self, segment: int | None = None) -> int:
         """Of live bodies, in all or in a segment."""
-        total = 0
-        for shard in self._runner.shards.values():
-            bodies = shard.state.body_bytes
-            total += sum(bodies.values()) if segment is None else bodies.get(segment, 0)
-        return total
+        states = [shard.state for shard in self._runner.shards.values()]
+        if segment is None:
+            return sum(state.live_body_bytes for state in states)
+        return sum(state.body_bytes.get(segment, 0) for state in states)
 
     def work(self, low: bool) -> Callable[[], Awaitable[bool | None]] | None:
         """What there is to do. It returns False if not everything could be copied, since the disk has no room.

@@ -29,7 +29,7 @@ ADOPTED_SLOT_BYTES = 20  # and what is left of that when it has been adopted, wh
 MOVING_TYPE_BYTES = 0.5  # and its share of the totals of a type, which go with it
 WAY_AGAIN_S = 0.5  # until room for a move is looked for again
 BODY_LOOK = 8  # bodies count for looks by this part: they cost more to write than frames, and hold fewer timers
-LOOK_BYTES = 32_768  # appended before the log is looked at again: what a look costs is shared by some hundred timers
+LOOK_BYTES = 32_768  # appended, or dead, before the log is looked at again: some hundred timers share what a look costs
 
 
 class Upkeep:
@@ -54,6 +54,7 @@ class Upkeep:
         # Appended since the last look that found nothing to do. Each life begins with a look: it may be shorter than
         # what a look is worth, and the next one too.
         self._unseen_bytes = LOOK_BYTES
+        self._lived = 0, 0  # what lived when the last turn ended: in frames, in bodies
         self._slices_asked = False  # by the last look: when they are written there may be something to trim
         self._unpaced_bytes = 0  # appended since the last look
         self._pace = Pace()
@@ -136,9 +137,11 @@ class Upkeep:
             self._told_to_cede.clear()
             for shard in self._shards():
                 self._runner.send(shard.id, SetReserve(low))
-        self._unseen_bytes += appended
+        # What dies asks for looks as well: it may go with hardly a frame, and the log is to become small all the same.
+        unseen = max(appended, self._died())
+        self._unseen_bytes += unseen
         self._unpaced_bytes += appended
-        self._untold_bytes += appended
+        self._untold_bytes += unseen
         looks = self._is_to_look()
         if looks:
             self._slice_bytes = self._largest_slice()
@@ -152,6 +155,13 @@ class Upkeep:
             self._task = asyncio.get_running_loop().create_task(self._guarded(work))
         else:
             self._unseen_bytes = LOOK_BYTES if self._slices_asked else 0
+
+    def _died(self) -> int:
+        """How much less lives than in the turn before; bodies count as they do when they are placed."""
+        frames, bodies = sum(shard.state.live_bytes for shard in self._shards()), self._bodies.live_bytes()
+        died = max(0, self._lived[0] - frames) + max(0, self._lived[1] - bodies) // BODY_LOOK
+        self._lived = frames, bodies
+        return died
 
     async def make_way(self, slots: int, version: int) -> bool:
         """Have room for so many slots to be ceded by a table of that version; False: there is none now.

@@ -257,6 +257,7 @@ def check(shard: Shard) -> None:
         if isinstance(payload, BodyRef):
             bodies[payload.segment] += payload.length
     assert state.body_bytes == dict(bodies)
+    assert state.live_body_bytes == bodies.total()
     assert state.payload_bytes == sum(
         BODY_REF_BYTES if isinstance(p, BodyRef) else len(p) for p in payloads if p is not None
     )

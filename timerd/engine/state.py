@@ -84,6 +84,7 @@ class State:
         self.payload_bytes = 0  # inline ones
         self.timers = 0  # dead ones included
         self.body_bytes: dict[int, int] = {}  # body segment -> live bytes
+        self.live_body_bytes = 0  # of all of them
         self.sliced = 0  # lsn of the newest slice, of whatever slots
         self.moves = Moves(self)
         self._apply: dict[type, Callable[[Any], None]] = {
@@ -351,6 +352,7 @@ class State:
         """Something here carries it from now on, or no more."""
         if isinstance(payload, BodyRef):
             self.payload_bytes += sign * BODY_REF_BYTES
+            self.live_body_bytes += sign * payload.length
             left = self.body_bytes.get(payload.segment, 0) + sign * payload.length
             if left:
                 self.body_bytes[payload.segment] = left
