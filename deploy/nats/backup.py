@@ -16,6 +16,7 @@ import argparse
 import asyncio
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any, Final
@@ -50,8 +51,9 @@ async def streams(client: Client, prefix: str) -> list[str]:
         found += answer["streams"] or ()
         if len(found) >= answer["total"] or not answer["streams"]:
             break
-    begins = (f"{prefix}-log-", f"{prefix}-bodies-", f"KV_{prefix}-")
-    return sorted(name for name in found if name.startswith(begins))
+    # To the end: another cluster may have this prefix and more, as `timerd-blue` has `timerd`.
+    ours = re.compile(rf"{re.escape(prefix)}-(log|bodies)-\d+|KV_{re.escape(prefix)}-(catalog|members)")
+    return sorted(name for name in found if ours.fullmatch(name))
 
 
 async def ends(client: Client, names: list[str]) -> dict[str, int]:

@@ -55,6 +55,11 @@ async def test_what_was_saved_is_all_there_on_new_servers(tmp_path: Path) -> Non
     code, said = await tool(old, "restore", saved)
     assert code == 1
     assert "are there already" in said
+    # Another cluster's, whose prefix begins like this one's: here, and where it is to be restored.
+    env = {"TIMERD_CLUSTER": new.url}
+    async with Process(tmp_path / "blue", *ONE, "--cluster-prefix", "timerd-blue", env=env) as blue:
+        assert "no streams of timerd here" in (await tool(new, "backup", str(tmp_path / "none")))[1]
+        assert await blue.stop() == 0
     part = tmp_path / "part"
     shutil.copytree(saved, part, ignore=shutil.ignore_patterns("KV_*", "timerd-log-1*", "timerd-bodies-*"))
     code, said = await tool(new, "restore", str(part))  # as one that broke off

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.nats_server import NatsServer
+from tests.cluster.nats_server import NatsServer, free_ports, needed
 from tests.crash.kill import kill_rounds
 from tests.support.process import Process
 from tests.support.processor import Processor
@@ -197,6 +197,36 @@ async def test_logs_that_have_lost_their_catalogue_are_refused_until_it_is_back_
     assert code == 4
     assert "stream lost-log-1" in said, "with one shard fewer, timers would be looked for where they are not"
     await connection.close()
+
+
+async def test_the_rights_that_the_documentation_names_are_all_that_it_takes(tmp_path: Path) -> None:
+    needed()
+    told = (Path(__file__).parents[2] / "docs/cluster.md").read_text().partition("## Rights")[2]
+    rights = re.search(r"```\n(permissions: .*?\n)```", told, re.DOTALL)
+    assert rights
+    server = NatsServer(tmp_path / "server", free_ports(1)[0])
+    text = (server.home / "server.conf").read_text()
+    (server.home / "server.conf").write_text(text.replace("password: t}", f"password: t, {rights[1]} }}"))
+    await server.start()
+    options = ("--cluster-replicas", "1", "--cluster-lease", "0.5", "--shards", "4")
+    env = {"TIMERD_CLUSTER": server.url}
+    async with (
+        Processor() as processor,
+        Process(tmp_path / "one", *options, "--node", "one", env=env) as one,
+        Process(tmp_path / "two", *options, "--node", "two", env=env) as two,
+    ):
+        status, answer = await one.request("GET", "/v1/status")
+        assert (status, answer["durability"]) == (200, "fsync")
+        await one.put_type("t", url=processor.url)
+        ids = {f"t{n}" for n in range(40)}
+        await one.arm([{"id": id, "type": "t", "delay": 1, "payload": "p" * 3_000} for id in sorted(ids)])
+        await two.arm([{"id": f"far{n}", "type": "t", "delay": 3600} for n in range(40)])
+        assert await two.stop() == 0
+        await processor.until(lambda: ids <= set(processor.ids))
+        assert len(await one.list()) == 40
+        for each in (one, two):
+            assert not [line for line in each.log + each.stderr if "ermission" in line]
+    await server.stop()
 
 
 async def test_a_shard_whose_streams_are_lost_begins_anew_when_it_is_said_and_the_others_stay_as_they_are(
