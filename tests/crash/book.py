@@ -53,7 +53,8 @@ class Book:
         self.cramped = False
         self.known: dict[str, Version] = {}
         self.generations: dict[str, int] = {}
-        self._moved: dict[str, dict[int, Version]] = {}  # what was acknowledged before what is known, of this life
+        self._moved: dict[str, dict[int, Version]] = {}  # what was acknowledged before what is known, since a start
+        self._unknown: dict[str, list[Version]] = {}  # what was asked for before it, of which nothing became known
         self._asked: dict[str, list[Version]] = {}  # since the last acknowledgement; any of these may stand
         self._cancelled: set[tuple[str, int]] = set()  # acknowledged, and not too late: never to be received
         self._received: dict[str, dict[int, Receipt]] = {}  # by id and generation; of what may come again
@@ -78,7 +79,8 @@ class Book:
             self._moved.setdefault(id, {})[self.generations[id]] = self.known[id]
         self.known[id] = version
         self.generations[id] = generation
-        self._asked.pop(id, None)
+        if others := [asked for asked in self._asked.pop(id, ()) if asked != version]:
+            self._unknown.setdefault(id, []).extend(others)
         self.counts["arms"] += 1
 
     def cancelled(self, id: str) -> None:
@@ -151,6 +153,8 @@ class Book:
             self.fault("came back", f"{id}: received, and it was gone before the last start")
         elif self._moved.get(id, {}).get(generation) == version:
             return  # It was on its way when it was moved.
+        elif version in self._unknown.get(id, ()) and generation < self.generations[id]:
+            return  # So was this, which had been stored without an answer.
         elif known != version and version not in asked:
             self.fault("changed", f"{id}: received as {version}, which is not what was asked for")
         elif not asked and generation != self.generations[id]:
@@ -184,6 +188,7 @@ class Book:
         }
         self._cancelled = {key for key in self._cancelled if key[0] in listed}
         self._moved.clear()
+        self._unknown.clear()
 
     def unfired(self) -> list[str]:
         """Ids that were acknowledged, are not cancelled, and were not received as they stand: the end's check."""

@@ -8,6 +8,7 @@ from tests.support.processor import Delivery
 
 DUE = Version.of({"fire_at": 100_000})
 LATER = Version.of({"fire_at": 100_500})
+LATEST = Version.of({"fire_at": 100_900})
 
 
 def moved(*versions: Version) -> Book:
@@ -28,6 +29,15 @@ def received(book: Book, generation: int, fire_at_ms: int) -> Book:
 def test_what_was_on_its_way_when_it_was_moved_may_arrive_after_the_move() -> None:
     assert not received(moved(DUE, LATER), 1, 100_000).wrong
     assert not received(moved(DUE, DUE), 1, 100_000).wrong, "moved to the time at which it was due anyway"
+
+
+def test_what_was_stored_without_an_answer_may_arrive_after_the_move_that_was_answered() -> None:
+    book = moved(DUE)
+    book.ask("a", LATER)  # as generation 2, for all we know
+    book.ask("a", LATEST)
+    book.armed("a", LATEST, 3)
+    assert not received(book, 2, 100_500).wrong
+    assert received(book, 4, 100_500).counts["changed"] == 1
 
 
 def test_what_was_never_so_is_a_fault() -> None:
