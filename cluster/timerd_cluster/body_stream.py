@@ -21,6 +21,7 @@ from timerd_cluster import extents
 from timerd_cluster.connection import ApiError, Connection, NoAnswer, Nobody, Stored
 from timerd_cluster.extents import Extent, segment_number
 from timerd_cluster.message import HEAD_BYTES_MAX
+from timerd_cluster.missing import Missing
 from timerd_cluster.names import Names
 from timerd_cluster.shard_stream import LASTING, NO_STREAM, PAUSE_MAX_S, PAUSE_S
 
@@ -28,7 +29,7 @@ EXTENT_BYTES: Final = 256 << 10  # larger ones are stored faster, and a single b
 EXTENTS_AT_ONCE: Final = 8
 NEAR_S: Final = 0.5  # for a replica's answer, before the leader is asked
 FAR_S: Final = 5.0  # the leader alone is asked, after a replica has not answered
-MISSING_S: Final = 15.0  # a leader that is cut off from the others knows it after 10 s
+AGAIN_S: Final = 0.4  # until one that is missing is asked for once more: sooner than who waits gives its servers up
 
 log = structlog.get_logger()
 
@@ -59,6 +60,7 @@ class BodyStream:
         self._unwritten: dict[tuple[int, int], bytes] = {}
         self.answers = 0
         """How many extents were asked for and answered."""
+        self._missing = Missing()
         self._silent = False
         self._near_from_s = 0.0  # replicas are asked first, from then on
 
@@ -197,6 +199,7 @@ class BodyStream:
         subject = self._names.body_subject(self._shard, number, "*")
         await self._surely(lambda: self._connection.api(f"STREAM.PURGE.{self._stream}", {"filter": subject}))
         del self._ends[number]
+        self._missing.drop(number)
 
     async def _store_one(self, segment: int, extent: Extent, data: bytes) -> None:
         subject = self._names.body_subject(self._shard, segment, extent.end)
@@ -206,11 +209,10 @@ class BodyStream:
     async def _extent(self, segment: int, extent: Extent) -> bytes | None:
         """The bytes of one extent; None if they are not there, or are not what was written. Raises LogFailed.
 
-        What is acknowledged is with most of the replicas; but one that was the leader and does not know yet that it is
-        no more says that it is not there, and one copy may be damaged. So it takes time until that is believed.
+        That it is not there takes time to be believed (missing.py), and one copy may be damaged. Each answer counts, so
+        that who waits can tell servers that say so from servers that say nothing.
         """
-        missing_from_s: float | None = None
-        now_s = asyncio.get_running_loop().time
+        key = segment, extent.end
         what = {"last_by_subj": self._names.body_subject(self._shard, segment, extent.end)}
         pause = PAUSE_S
         while True:
@@ -219,14 +221,15 @@ class BodyStream:
                 if data is None:
                     data = _whole(await self._connection.message(self._stream, what), extent)
                 self._silent = False
-                if data is not None or (missing_from_s is not None and now_s() - missing_from_s >= MISSING_S):
-                    self.answers += 1
+                self.answers += 1
+                if data is not None:
+                    self._missing.found(key)
                     return data
-                if missing_from_s is None:
-                    missing_from_s = now_s()
+                if self._missing.is_new(key):
                     log.warning("body_not_found", stream=self._stream, segment=segment, end=extent.end)
-                await asyncio.sleep(pause)
-                pause = min(PAUSE_MAX_S, 2 * pause)
+                if self._missing.is_lost(key, asyncio.get_running_loop().time()):
+                    return None
+                await asyncio.sleep(AGAIN_S)
             except (NoAnswer, ApiError) as error:
                 self._near_from_s = 0.0
                 if not self._silent:  # said once, however many extents are asked for

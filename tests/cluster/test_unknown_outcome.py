@@ -4,6 +4,7 @@ import asyncio
 import os
 import shutil
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,10 @@ from tests.cluster.nats_server import NatsServer
 from tests.cluster.open_log import Opener, opener_of
 from tests.cluster.proxy import Proxy
 from tests.storage.laid import armed, plain
+from timerd.bodies import READ_S
 from timerd.engine.errors import LogFailed
 from timerd.ports import Frame
-from timerd_cluster import body_stream, shard_stream
+from timerd_cluster import body_stream, missing, shard_stream
 from timerd_cluster.connection import NoAnswer
 from timerd_cluster.stream_log import StreamLog
 
@@ -203,8 +205,8 @@ async def test_a_body_is_believed_to_be_missing_when_that_has_been_said_for_long
     distant: Distant, monkeypatch: pytest.MonkeyPatch, comes_back: bool
 ) -> None:
     """A leader that is cut off from the others, and does not know it yet, says so of what they have."""
-    monkeypatch.setattr(body_stream, "PAUSE_MAX_S", 0.05)
-    monkeypatch.setattr(body_stream, "MISSING_S", 60.0 if comes_back else 0.3)
+    monkeypatch.setattr(body_stream, "AGAIN_S", 0.05)
+    monkeypatch.setattr(missing, "MISSING_S", 60.0 if comes_back else 0.3)
     log = await distant.open()
     places = log.place_bodies(0, [("a", b"a" * 600)])
     await log.append([armed(0, 1)])
@@ -223,8 +225,48 @@ async def test_a_body_is_believed_to_be_missing_when_that_has_been_said_for_long
     monkeypatch.setattr(connection, "near_message", none)
     with capture_logs() as logs:
         assert await log.read_bodies(places) == [b"a" * 600 if comes_back else None]
-    assert asked > 5
+        assert asked > 5
+        before = asked
+        assert await log.read_bodies(places) == [b"a" * 600 if comes_back else None]
+        assert asked == before + 1, "what is known is not waited for again"
     assert [line["event"] for line in logs].count("body_not_found") == 1
+
+
+async def test_that_a_body_is_missing_is_learnt_by_reads_that_do_not_wait_for_it(
+    distant: Distant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(body_stream, "AGAIN_S", 0.05)
+    monkeypatch.setattr(missing, "MISSING_S", 1.0)
+    log = await distant.open()
+    places = log.place_bodies(0, [("a", b"a" * 600)])
+    await log.append([armed(0, 1)])
+    await (await distant.near.connect()).api(f"STREAM.PURGE.{distant.near.names.bodies(0)}")
+    answers, read = log.body_answers, None
+    for _ in range(20):
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.3):
+                read = await log.read_bodies(places)
+                break
+        assert log.body_answers > answers, "who waits hears that the servers are there"
+        answers = log.body_answers
+    assert read == [None]
+
+
+def test_a_delivery_does_not_take_servers_that_say_so_for_silent_ones() -> None:
+    assert body_stream.NEAR_S + body_stream.AGAIN_S < READ_S
+
+
+def test_what_is_missing_is_forgotten_unless_it_is_asked_for_and_said_so_for_long() -> None:
+    said = missing.Missing()
+    assert [said.is_lost((1, 9), at) for at in (0.0, 14.0, 16.0, 5_000.0)] == [False, False, True, True]
+    assert not said.is_lost((1, 8), 0.0)
+    assert not said.is_lost((1, 8), 5_000.0), "twice, long apart: either may have been a leader that was cut off"
+    assert not said.is_lost((1, 8), 5_014.0)
+    assert said.is_lost((1, 8), 5_015.0)
+    said.found((1, 8))
+    assert not said.is_lost((1, 8), 5_016.0)
+    said.drop(1)
+    assert said.is_new((1, 9))
 
 
 async def test_a_replica_that_does_not_answer_is_not_asked_each_time(
