@@ -56,6 +56,7 @@ from timerd_api.schema import TypeBody
 from timerd_api.service import Service
 from timerd_api.settings import ApiSettings
 from timerd_api.types import timer_type
+from timerd_cluster.connection import NoAnswer
 from timerd_storage.recover import Unreadable
 
 EXIT_CONFIG: Final = 2
@@ -132,6 +133,12 @@ def run(config: Config, *, virtual: bool = False) -> int:
         return _refuse(EXIT_FAILED, f"the log failed: {error}")
     except (ConfigError, boot.WrongShards) as error:
         return _refuse(EXIT_CONFIG, str(error))
+    except NoAnswer as error:
+        return _refuse(
+            EXIT_REFUSED,
+            f"the NATS servers did not answer in time: {error}\n"
+            "they may be starting, have no majority, or too much to do: start timerd again when they are well",
+        )
     except (boot.WrongClock, CatalogFull, OSError, *OF_THE_CLUSTER) as error:
         return _refuse(EXIT_REFUSED, str(error))
 

@@ -149,9 +149,11 @@ def granted(answer: T | Refused) -> T:
 
 
 def away(items: int, why: str = "") -> Problem:
-    """So many items could not be stored, since their owners can't be had, or for what one of these says."""
+    """So many items were not acknowledged, since their owners can't be had, or for what one of these says. An owner
+    whose log has not answered may have stored them, or store them yet."""
     why = why or "an owner is away"
-    return Problem(SHARD_UNAVAILABLE, f"{items} could not be stored: {why}. Sending it again is safe")
+    said = f"{items} not acknowledged: {why}. It may be done all the same; sending it again is safe"
+    return Problem(SHARD_UNAVAILABLE, said)
 
 
 def partly(items: int, done: msgspec.Struct, why: str = "") -> Response:

@@ -114,7 +114,10 @@ async def test_it_says_why_if_that_is_known(app: Any, service: FakeService, why:
     alone = await call(app, "PUT", "/v1/timers/a", b'{"type":"poll","delay":1}', HEADERS)
     for answer in (several, alone):
         assert answer.status == 503
-        assert answer.json()["detail"] == f"1 could not be stored: {said}. Sending it again is safe"
+        assert (
+            answer.json()["detail"]
+            == f"1 not acknowledged: {said}. It may be done all the same; sending it again is safe"
+        )
 
 
 async def test_so_does_a_cancel(app: Any, service: FakeService) -> None:
