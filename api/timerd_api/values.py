@@ -127,7 +127,8 @@ class Query:
             raise Problem(MALFORMED, "the query string can't be read") from None
         for name, value in pairs:
             if name not in known:
-                self._faults.append(Fault(name, "is no parameter of this call"))
+                takes = ", ".join(known) or "none"
+                self._faults.append(Fault(name, f"is no parameter of this call, which takes {takes}"))
             elif name in self._given:
                 self._faults.append(Fault(name, "is given twice"))
             elif value:

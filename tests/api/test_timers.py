@@ -223,6 +223,16 @@ async def test_bad_parameters(client: httpx.AsyncClient, service: FakeService, q
     assert service.asked == []
 
 
+async def test_an_unknown_parameter_is_told_which_there_are(client: httpx.AsyncClient) -> None:
+    for path, known in (
+        ("/v1/timers:next?page_size=2", "type, limit"),
+        ("/v1/timers?limit=2", "type, state, fire_after, fire_before, id_prefix, page_size, page_token"),
+        ("/v1/timers/a?limit=2", "none"),
+    ):
+        (fault,) = (await client.get(path)).json()["errors"]
+        assert fault["detail"] == f"is no parameter of this call, which takes {known}"
+
+
 async def test_a_query_that_can_not_be_read(client: httpx.AsyncClient) -> None:
     assert (await client.get("/v1/timers?id_prefix=%ff")).status_code == 400
 
