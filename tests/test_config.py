@@ -1,5 +1,8 @@
 """Configuration: flag over environment over file, and every refusal names its option."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from timerd.config import Config, ConfigError, option_names, read_config
@@ -54,6 +57,37 @@ def test_every_option_can_come_from_the_environment():
 def test_a_refusal_names_the_option(flags, environment, named):
     with pytest.raises(ConfigError, match=named):
         read_config(flags, environment, None)
+
+
+ROWS = re.findall(
+    r"^\| (`.+?) \| .+? \| (.+) \|$", (Path(__file__).parents[1] / "docs/configuration.md").read_text(), re.MULTILINE
+)
+TOLD = {name: text for names, text in ROWS for name in re.findall("`([a-z_]+)`", names)}
+
+
+def test_the_page_tells_every_option():
+    assert set(option_names()) <= set(TOLD)
+
+
+@pytest.mark.parametrize(
+    ("name", "least", "most", "told"),
+    [
+        ("port", 0, 65_535, "0 to 65535"),
+        ("shards", 1, 1_024, "1 to 1024"),
+        ("shard_capacity", 1_000, 1 << 40, "1000 or more"),
+        ("grace", 0, 86_400, "0 to 86400"),
+        ("segment_bytes", 64 << 10, 1 << 30, "64 KiB to 1 GiB"),
+        ("cluster_lease", 0.1, 60, "0.1 to 60"),
+        ("max_body", 1 << 10, 1 << 30, "1 KiB to 1 GiB"),
+    ],
+)
+def test_the_page_tells_the_bounds_that_are_enforced(name, least, most, told):
+    assert told in TOLD[name]
+    for value in (least, most):
+        assert getattr(read_config({name: value, "max_payload": 0}, {}, None), name) == value
+    for value in (least - 0.05, most + 0.05) if name == "cluster_lease" else (least - 1, most + 1):
+        with pytest.raises(ConfigError, match=f"--{name.replace('_', '-')}"):
+            read_config({name: value, "max_payload": 0}, {}, None)
 
 
 @pytest.mark.parametrize(
