@@ -129,8 +129,8 @@ async def restore(client: Client, prefix: str, directory: Path, only: str | None
         if name not in paths or name.startswith("KV_") or not await is_as_saved(client, paths[name]):
             raise Refused(
                 f"{len(there)} streams of {prefix} are there already, and {name} is not what a restore of this backup "
-                "has left that broke off: remove them all (nats stream rm; docs/cluster.md says where nats is from), or "
-                "restore to other servers"
+                "has left that broke off: remove them all (nats stream rm; where nats is from is in "
+                "docs/cluster.md), or restore to other servers"
             )
         print(f"{name}: is there already", flush=True)
     # The catalogue comes last: while streams are there without it, no timerd starts.
