@@ -76,7 +76,7 @@ class Joined:
     def start(self) -> None:
         """Begin to take shards, and to hear of what others put into the catalogue."""
         self.ownership.start()
-        self._following = asyncio.get_running_loop().create_task(self._follow([self.node.refresh]))
+        self._following = asyncio.get_running_loop().create_task(self._follow(self.node.refresh))
 
     async def until_ready(self) -> None:
         """Return when this node holds what the plan gives it, or has waited long enough for that."""
@@ -97,15 +97,17 @@ class Joined:
         await self._peers.close()
         await self._connection.close()
 
-    async def _follow(self, refreshes: list[Callable[[], Awaitable[object]]]) -> None:
+    async def _follow(self, refresh: Callable[[], Awaitable[object]]) -> None:
+        unread = ""
         while True:
             await self._news.wait()
             self._news.clear()
             try:
-                for refresh in refreshes:
-                    await refresh()
+                await refresh()
+                unread = ""
             except Exception as error:  # read again, until it can be
-                log.warning("catalogue_not_read", reason=f"{type(error).__name__}: {error}")
+                if unread != (unread := f"{type(error).__name__}: {error}"):
+                    log.warning("catalogue_not_read", reason=unread)
                 self._news.set()
                 await asyncio.sleep(REREAD_S)
 

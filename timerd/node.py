@@ -205,9 +205,12 @@ class Node:
         return self.not_yet() or self._dispatch.stuck(self.clock.now())
 
     async def refresh(self) -> None:
-        """Go by the types and keys that the catalogue has now. Raises what a read of it raises."""
-        await self._types.refresh()
-        await self.keys.refresh()
+        """Go by the keys and types that the catalogue has now. Raises what a read of it raises: of one of them after the
+        other has been read, so that no key that was revoked opens anything for want of a type that can be read."""
+        try:
+            await self.keys.refresh()
+        finally:
+            await self._types.refresh()
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
