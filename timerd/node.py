@@ -205,8 +205,8 @@ class Node:
         return self.not_yet() or self._dispatch.stuck(self.clock.now())
 
     async def refresh(self) -> None:
-        """Go by the keys and types that the catalogue has now. Raises what a read of it raises: of one of them after the
-        other has been read, so that no key that was revoked opens anything for want of a type that can be read."""
+        """Go by the keys and types that the catalogue has now. Raises what a read of it raises; keys are read first, so
+        that none that was revoked opens anything for want of a type that can be read."""
         try:
             await self.keys.refresh()
         finally:
