@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
 from timerd.engine.secrecy import masked_repr
-from timerd.engine.timer import MAX_GENERATION
+from timerd.engine.timer import ATTEMPTS_MAX, BATCH_MAX, IN_FLIGHT_MAX, MAX_GENERATION, MULTIPLIER_MAX
 from timerd_api.request_schema import RequestBody, RequestItem
 
 ITEMS_MAX: Final = 10_000
@@ -211,7 +211,7 @@ class RetryBody(msgspec.Struct, forbid_unknown_fields=True):
             int,
             Meta(
                 ge=0,
-                le=1_000_000,
+                le=ATTEMPTS_MAX,
                 description="counted failures after which a timer is a dead letter; 0 = no limit. Left out, it is 0, "
                 "and 10 for a type of kind callback",
             ),
@@ -222,7 +222,9 @@ class RetryBody(msgspec.Struct, forbid_unknown_fields=True):
     max_backoff: Annotated[
         Duration, Meta(description="the longest wait, and between probes of a target that is down; 1ms to 7d")
     ] = "5m"
-    multiplier: Annotated[float, Meta(ge=1, le=100, description="what the wait grows by with each failure")] = 2.0
+    multiplier: Annotated[
+        float, Meta(ge=1, le=MULTIPLIER_MAX, description="what the wait grows by with each failure")
+    ] = 2.0
     jitter: Annotated[
         float, Meta(ge=0, le=1, description="a wait is multiplied by a random number of 1 - jitter to 1 + jitter")
     ] = 0.2
@@ -263,14 +265,14 @@ class TypeBody(msgspec.Struct, forbid_unknown_fields=True):
         Literal["processor", "callback"],
         Meta(description="processor: batches to one url. callback: each timer has a request of its own"),
     ] = "processor"
-    batch_size: Annotated[int, Meta(ge=1, le=10_000, description="the most timers in one POST")] = 800
+    batch_size: Annotated[int, Meta(ge=1, le=BATCH_MAX, description="the most timers in one POST")] = 800
     max_lag: Annotated[
         Duration, Meta(description="how long a due timer may wait for its batch to fill; 0 = not at all; up to 24h")
     ] = "10s"
     request_timeout: Annotated[
         Duration, Meta(description="for one whole exchange, connecting and the answer included; 1ms to 1h")
     ] = "30s"
-    max_in_flight: Annotated[int, Meta(ge=1, le=10_000, description="requests under way at once")] = 16
+    max_in_flight: Annotated[int, Meta(ge=1, le=IN_FLIGHT_MAX, description="requests under way at once")] = 16
     max_per_second: (
         Annotated[
             float,

@@ -13,7 +13,15 @@ from msgspec import UNSET, UnsetType
 from timerd.engine.instant import parse_duration
 from timerd.engine.message import Refused
 from timerd.engine.secrecy import MASK
-from timerd.engine.timer import Misfire, RetryPolicy, TimerType
+from timerd.engine.timer import (
+    BACKOFF_MS_MAX,
+    GRACE_MS_MAX,
+    LAG_MS_MAX,
+    TIMEOUT_MS_MAX,
+    Misfire,
+    RetryPolicy,
+    TimerType,
+)
 from timerd.signing import PREFIX, is_reference, reference_fault, secret_fault
 from timerd_api.body import Form, Intake, answer
 from timerd_api.headers import CONNECTION_HEADERS, header_faults
@@ -110,8 +118,8 @@ def timer_type(name: str, body: TypeBody) -> TimerType:
         attempts = _CALLBACK_ATTEMPTS if callback else 0
     retry = RetryPolicy(
         max_attempts=attempts,
-        min_backoff_ms=duration("/retry/min_backoff", body.retry.min_backoff, 1, 7 * _DAY_MS),
-        max_backoff_ms=duration("/retry/max_backoff", body.retry.max_backoff, 1, 7 * _DAY_MS),
+        min_backoff_ms=duration("/retry/min_backoff", body.retry.min_backoff, 1, BACKOFF_MS_MAX),
+        max_backoff_ms=duration("/retry/max_backoff", body.retry.max_backoff, 1, BACKOFF_MS_MAX),
         multiplier=body.retry.multiplier,
         jitter=body.retry.jitter,
     )
@@ -130,14 +138,14 @@ def timer_type(name: str, body: TypeBody) -> TimerType:
         url="" if isinstance(body.url, UnsetType) else body.url,
         kind=body.kind,
         batch_size=body.batch_size,
-        max_lag_ms=duration("/max_lag", body.max_lag, 0, _DAY_MS),
-        request_timeout_ms=duration("/request_timeout", body.request_timeout, 1, _HOUR_MS),
+        max_lag_ms=duration("/max_lag", body.max_lag, 0, LAG_MS_MAX),
+        request_timeout_ms=duration("/request_timeout", body.request_timeout, 1, TIMEOUT_MS_MAX),
         max_in_flight=body.max_in_flight,
         max_per_second=body.max_per_second,
         retry=retry,
         misfire=Misfire(
             body.misfire.policy,
-            duration("/misfire/grace", body.misfire.grace, 0, 3_660 * _DAY_MS),
+            duration("/misfire/grace", body.misfire.grace, 0, GRACE_MS_MAX),
             body.misfire.max_per_second,
         ),
         signing_secrets=tuple(secrets),

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timerd.engine.backoff import backoff_ms, draw_jitter
-from timerd.engine.timer import RetryPolicy
+from timerd.engine.timer import BACKOFF_MS_MAX, RetryPolicy
 
 
 @pytest.mark.parametrize(
@@ -42,3 +42,15 @@ def test_jitter_is_drawn_around_one() -> None:
     policy = RetryPolicy(jitter=0.2)
     assert [draw_jitter(policy, r) for r in (0.0, 0.5, 1.0)] == [0.8, 1.0, 1.2]
     assert draw_jitter(RetryPolicy(jitter=0.0), 0.9) == 1.0
+
+
+HOSTILE_INTS = st.one_of(st.integers(), st.sampled_from([-(10**400), 10**400, 2**63]))
+
+
+@given(HOSTILE_INTS, HOSTILE_INTS, st.floats(), st.floats(), st.floats(0, 1, exclude_max=True), st.integers(0, 10**9))
+def test_no_policy_makes_a_gap_that_a_log_can_not_hold(
+    low: int, high: int, multiplier: float, jitter: float, random: float, failures: int
+) -> None:
+    policy = RetryPolicy(0, low, high, multiplier, jitter)
+    assert 1 <= backoff_ms(policy, failures) <= BACKOFF_MS_MAX
+    assert 0 <= draw_jitter(policy, random) <= 2

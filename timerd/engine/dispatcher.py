@@ -26,7 +26,7 @@ from typing import Final, NamedTuple
 
 from timerd.engine.absent import Absent
 from timerd.engine.answer import Accepted, Outcome
-from timerd.engine.backoff import draw_jitter
+from timerd.engine.backoff import backoff_ms, draw_jitter
 from timerd.engine.callbacks import Callbacks
 from timerd.engine.catchup import MISSED
 from timerd.engine.choice import Choice
@@ -436,7 +436,7 @@ class Dispatcher:
             return
         # Nothing was there any more, or nowhere to send it to: the type went while the takes were under way.
         batch.flow.target.breaker.drop_probe(batch_no)
-        failure = WholeFailure("the type was removed", batch.flow.policy.min_backoff_ms, batch.whole)
+        failure = WholeFailure("the type was removed", backoff_ms(batch.flow.policy, 1), batch.whole)
         self._settle(batch, Settle(batch_no, failure=failure if batch.timers else None))
 
     def _close(self, batch_no: int, batch: OpenBatch) -> None:

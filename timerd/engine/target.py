@@ -104,7 +104,7 @@ class Target:
         """
         breaker, policy = self.breaker, self._policy
         alone = batch.timers[0] if len(batch.timers) == 1 else None
-        gap_ms = max(1, round(policy.min_backoff_ms * jitter))
+        gap_ms = max(1, round(backoff_ms(policy, 1) * jitter))
         if batch.batch_no in self._elsewhere:
             return WholeFailure(failed.error, gap_ms, batch.whole, unknown=failed.unknown)
         if failed.ours:

@@ -7,17 +7,30 @@ new `Timer` and marks the old one `GONE`, so that queues which still hold the ol
 The same struct is what the log holds (see FORMAT.md, "timer"): a record is written from live timers and read back
 into live timers with no step in between. Field order is therefore part of the format, and of the order in which
 timers are due: (fire_at, generation) first, which is total within a shard.
+
+The bounds of a type are looked at where one is decoded, and cost nothing elsewhere. They are the API's, which has its
+from here, so that a type that was written into a catalogue by hand is refused as one that was put.
 """
 
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
+from msgspec import Meta
 
 from timerd.engine.secrecy import masked_repr
 
 MAX_GENERATION: Final = 2**53  # exclusive; JSON readers hold integers exactly up to here
 MIN_FIRE_AT: Final = 10**11  # anything below was meant as seconds (1973 in milliseconds)
 LAG_MARGIN_MS: Final = 250  # what a delivery may take beyond max_lag to start (promise 3)
+_DAY_MS: Final = 86_400_000
+ATTEMPTS_MAX: Final = 1_000_000
+BACKOFF_MS_MAX: Final = 7 * _DAY_MS
+MULTIPLIER_MAX: Final = 100
+LAG_MS_MAX: Final = _DAY_MS
+TIMEOUT_MS_MAX: Final = 3_600_000
+GRACE_MS_MAX: Final = 3_660 * _DAY_MS
+BATCH_MAX: Final = 10_000
+IN_FLIGHT_MAX: Final = 10_000
 MAX_WALL_US: Final = 7_258_118_400_000_000  # 2200-01-01: a clock beyond it is wrong, and generations would run out
 
 # Where a timer is. Only DEAD is told apart in the log; a reader takes every other value for WAITING or RETRYING.
@@ -106,44 +119,44 @@ class Timer(msgspec.Struct, array_like=True, order=True, gc=False):
 class RetryPolicy(msgspec.Struct, frozen=True):
     """How a type's failed timers are tried again."""
 
-    max_attempts: int = 0
+    max_attempts: Annotated[int, Meta(ge=0, le=ATTEMPTS_MAX)] = 0
     """Counted failures after which a timer is dead; 0 = no limit."""
-    min_backoff_ms: int = 1_000
-    max_backoff_ms: int = 300_000
-    multiplier: float = 2.0
-    jitter: float = 0.2
+    min_backoff_ms: Annotated[int, Meta(ge=1, le=BACKOFF_MS_MAX)] = 1_000
+    max_backoff_ms: Annotated[int, Meta(ge=1, le=BACKOFF_MS_MAX)] = 300_000
+    multiplier: Annotated[float, Meta(ge=1, le=MULTIPLIER_MAX)] = 2.0
+    jitter: Annotated[float, Meta(ge=0, le=1)] = 0.2
     """A gap is multiplied by a number drawn from [1 - jitter, 1 + jitter]."""
 
 
 class Misfire(msgspec.Struct, frozen=True):
     """What becomes of timers whose first attempt is overdue by more than the grace: they are *missed*."""
 
-    policy: str = "fire"
+    policy: Annotated[str, Meta(pattern=r"^(fire|drop|coalesce)\Z")] = "fire"
     """`fire`: they catch up. `drop`: they end, counted as dropped. `coalesce`: like `fire`, and a re-arm into the past
     skips ahead by whole steps."""
-    grace_ms: int = 60_000
-    max_per_second: float | None = None
+    grace_ms: Annotated[int, Meta(ge=0, le=GRACE_MS_MAX)] = 60_000
+    max_per_second: Annotated[float, Meta(gt=0)] | None = None
     """How many of them are handed out a second, over the whole service, on top of the type's own limit."""
 
 
 class TimerType(msgspec.Struct, frozen=True):
     """Where a kind of timer is delivered, in which batches, and under which limits."""
 
-    name: str
+    name: Annotated[str, Meta(min_length=1, max_length=256)]
     url: str = ""
-    kind: str = "processor"
-    batch_size: int = 800
-    max_lag_ms: int = 10_000
-    request_timeout_ms: int = 30_000
-    max_in_flight: int = 16
+    kind: Annotated[str, Meta(pattern=r"^(processor|callback)\Z")] = "processor"
+    batch_size: Annotated[int, Meta(ge=1, le=BATCH_MAX)] = 800
+    max_lag_ms: Annotated[int, Meta(ge=0, le=LAG_MS_MAX)] = 10_000
+    request_timeout_ms: Annotated[int, Meta(ge=1, le=TIMEOUT_MS_MAX)] = 30_000
+    max_in_flight: Annotated[int, Meta(ge=1, le=IN_FLIGHT_MAX)] = 16
     """POSTs under way at once, over the whole service."""
-    max_per_second: float | None = None
-    """Timers a second, over the whole service."""
+    max_per_second: Annotated[float, Meta(gt=0)] | None = None
+    """Timers a second, over the whole service; `Rate` takes one out of its own bounds, as early builds could store."""
     retry: RetryPolicy = RetryPolicy()
     misfire: Misfire = Misfire()
     signing_secrets: tuple[str, ...] = ()
     headers: dict[str, str] = {}
-    state: str = "active"
+    state: Annotated[str, Meta(pattern=r"^(active|paused)\Z")] = "active"
     """`active` or `paused`: a paused type's timers wait."""
 
     def tries_by(self, before: "TimerType | None", boot_ms: int) -> int:
