@@ -157,7 +157,7 @@ def _checked(config: Config) -> Config:
         refuse("node", "must be 1 to 64 printable characters")
     if config.cluster_address is not None and not _is_address(config.cluster_address):
         refuse("cluster_address", "must be a URL like http://10.1.2.3:8470")
-    if config.cluster_secret is not None and not _is_secret(config.cluster_secret):
+    if config.cluster_secret is not None and not is_secret(config.cluster_secret):
         refuse("cluster_secret", f"(TIMERD_CLUSTER_SECRET) must be {SECRET_CHARS_MIN} or more characters of ASCII")
     return config
 
@@ -167,7 +167,8 @@ def node_name(config: Config) -> str:
     return config.node or (DEFAULT_NAME if config.cluster is None else socket.gethostname())
 
 
-def _is_secret(text: str) -> bool:
+def is_secret(text: str) -> bool:
+    """Whether nodes can know each other by it: it travels in a header."""
     return len(text) >= SECRET_CHARS_MIN and text.isascii() and text.isprintable() and " " not in text
 
 

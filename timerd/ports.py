@@ -4,16 +4,20 @@ Everything here is a Protocol or a plain value. The errors that may come through
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
-from typing import Literal, NamedTuple, Protocol
+from typing import Annotated, Final, Literal, NamedTuple, Protocol
 
 import msgspec
+from msgspec import Meta
 
 from timerd.engine.now import Now
 from timerd.engine.plan import Plan, Seat
+from timerd.engine.rate import PER_SECOND_MAX, PER_SECOND_MIN
 from timerd.engine.record import Record
 from timerd.engine.ring import RingTable
 from timerd.engine.secrecy import masked_repr
 from timerd.engine.timer import BodyRef, TimerType
+
+INSTANT_MAX: Final = 253_402_300_799_999  # the last one with a year of four digits
 
 
 class Clock(Protocol):
@@ -201,17 +205,17 @@ class FollowedLog(Log, Protocol):
 
 
 class ApiKey(msgspec.Struct, frozen=True):
-    """A key that opens the API, without its secret. Times are Unix ms."""
+    """A key that opens the API, without its secret. Times are Unix ms. Bounds are looked at where one is decoded."""
 
-    id: str
-    name: str
+    id: Annotated[str, Meta(pattern=r"^[a-z2-7]{8}\Z")]
+    name: Annotated[str, Meta(min_length=1, max_length=64)]
     """A label; several keys may have the same one, as an old and a new key do during a rotation."""
     scopes: tuple[str, ...]
-    digest: bytes
+    digest: Annotated[bytes, Meta(min_length=32, max_length=32)]
     """SHA-256 of the key."""
-    created_at: int
-    expires_at: int | None = None
-    max_per_second: float | None = None
+    created_at: Annotated[int, Meta(ge=0, le=INSTANT_MAX)]
+    expires_at: Annotated[int, Meta(ge=0, le=INSTANT_MAX)] | None = None
+    max_per_second: Annotated[float, Meta(ge=PER_SECOND_MIN, le=PER_SECOND_MAX)] | None = None
 
 
 class Utilisation(msgspec.Struct, frozen=True):

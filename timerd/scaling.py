@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from timerd.engine.errors import CatalogFull
 from timerd.engine.message import Message, Refused, SetTypes, ShardTally, Tally
 from timerd.engine.move_message import SetPull, SetTable
-from timerd.engine.ring import SLOTS, RingTable, next_table
+from timerd.engine.ring import SHARDS_MAX, SLOTS, RingTable, next_table
 from timerd.engine.settings import Settings
 from timerd.engine.shard import Shard
 from timerd.engine.state import State
@@ -32,7 +32,6 @@ RAISE_ABOVE: Final = 0.8
 AIM: Final = 0.6  # where a raise, or a lowering, brings the mean
 LOWER_BELOW: Final = 0.3
 LOWER_AFTER: Final = 10  # looks in a row that find so little
-SHARDS_MAX: Final = 1_024
 PULL_PER_SECOND: Final = 10_000  # timers that all shards together take over in the background
 
 log = structlog.get_logger()

@@ -13,15 +13,16 @@ import hashlib
 import hmac
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 import structlog
 
-from timerd.engine.errors import CatalogFull, ClusterRefused, IncompleteDirectory, UnreadableCatalog
+from timerd.engine.errors import CatalogFull, ClusterRefused, IncompleteDirectory
 from timerd.engine.ring import RingTable
 from timerd.engine.timer import TimerType
 from timerd.ports import ApiKey, Utilisation
+from timerd.stored import stored_digest, stored_key, stored_secret, stored_table, stored_type
 from timerd_cluster.bucket import OPERATION, Bucket
 from timerd_cluster.connection import ApiError, Connection, NoAnswer
 from timerd_cluster.names import Names
@@ -33,12 +34,6 @@ RING: Final = "ring.table"
 OF_NODES: Final = "secret.cluster"
 DIGEST: Final = "secret.digest"
 DIGESTED: Final = b"timerd: the secret of a cluster's nodes"
-
-_type_decoder = msgspec.json.Decoder(TimerType)
-_key_decoder = msgspec.json.Decoder(ApiKey)
-_ring_decoder = msgspec.json.Decoder(RingTable)
-
-Value = TypeVar("Value")
 
 log = structlog.get_logger()
 
@@ -86,7 +81,7 @@ class KvCatalog:
 
     async def types(self) -> list[TimerType]:
         """All types, by name."""
-        found = [_decoded(_type_decoder, *value) for value in (await self._read("type")).items()]
+        found = [stored_type(key, name_at(key), data) for key, data in (await self._read("type")).items()]
         return sorted(found, key=lambda type: type.name)
 
     async def put_type(self, type: TimerType) -> None:
@@ -106,7 +101,7 @@ class KvCatalog:
         while True:
             try:
                 entry = await self._bucket.read(key)
-                there = None if entry.data is None else _decoded(_type_decoder, key, entry.data)
+                there = None if entry.data is None else stored_type(key, name, entry.data)
                 now = None if there is None else msgspec.json.encode(there)
                 if sent and now == new:
                     return True  # an answer was lost
@@ -127,7 +122,7 @@ class KvCatalog:
 
     async def keys(self) -> list[ApiKey]:
         """All API keys, by id."""
-        found = [_decoded(_key_decoder, *value) for value in (await self._read("key")).items()]
+        found = [stored_key(key, name_at(key), data) for key, data in (await self._read("key")).items()]
         return sorted(found, key=lambda key: key.id)
 
     async def put_key(self, key: ApiKey) -> None:
@@ -141,14 +136,14 @@ class KvCatalog:
     async def ring(self) -> RingTable | None:
         """The ring table, or None before the first was put."""
         data = (await self._bucket.read(RING)).data
-        return None if data is None else _decoded(_ring_decoder, RING, data)
+        return None if data is None else stored_table(RING, data)
 
     async def begin_ring(self, table: RingTable) -> RingTable:
         """Put the first ring table, unless there is one by now; the one that stands. Raises NoAnswer, ApiError."""
         while True:
             entry = await self._bucket.read(RING)
             if entry.data is not None:
-                return _decoded(_ring_decoder, RING, entry.data)
+                return stored_table(RING, entry.data)
             if await self._bucket.put(RING, msgspec.json.encode(table), entry.revision) is not None:
                 return table
 
@@ -163,26 +158,26 @@ class KvCatalog:
         if kept is None:
             entry = await self._bucket.read(OF_NODES)
             if entry.data is not None:
-                kept = entry.data.decode()
+                kept = stored_secret(OF_NODES, entry.data)
             elif digest.data is None:
-                kept = await self._first(OF_NODES, made)
+                kept = stored_secret(OF_NODES, await self._first(OF_NODES, made))
             else:
                 raise ClusterRefused("TIMERD_CLUSTER_SECRET is not set here, and the nodes of this cluster have one")
-        if await self._first(DIGEST, digest_of(kept)) != digest_of(kept):
+        if stored_digest(DIGEST, await self._first(DIGEST, digest_of(kept))) != digest_of(kept):
             raise ClusterRefused(
                 "TIMERD_CLUSTER_SECRET is not the one of this cluster's nodes: they could not ask this one anything "
                 "(docs/cluster.md, Secret, says how to replace it)"
             )
         return kept
 
-    async def _first(self, key: str, value: str) -> str:
+    async def _first(self, key: str, value: str) -> bytes:
         """Put it, unless there is one by now; the one that stands. Raises NoAnswer, ApiError."""
         while True:
             entry = await self._bucket.read(key)
             if entry.data is not None:
-                return entry.data.decode(errors="replace")
+                return entry.data
             if await self._bucket.put(key, value.encode(), entry.revision) is not None:
-                return value
+                return value.encode()
 
     async def put_ring(self, table: RingTable) -> None:
         """Replace the ring table."""
@@ -241,16 +236,16 @@ def digest_of(secret: str) -> str:
     return hmac.digest(secret.encode(), DIGESTED, hashlib.sha256).hex()
 
 
-def _decoded(decoder: msgspec.json.Decoder[Value], subject: str, data: bytes) -> Value:
-    try:
-        return decoder.decode(data)
-    except msgspec.MsgspecError as error:
-        raise UnreadableCatalog(f"{subject}: {error}") from None
-
-
 def key_of(name: str) -> str:
     """A name as a bucket takes it for a key: what is neither letter, digit, `_` nor `-` is written as =XX."""
     return re.sub(rb"[^A-Za-z0-9_-]", lambda match: b"=%02X" % ord(match[0]), name.encode()).decode()
+
+
+def name_at(subject: str) -> str:
+    """The name whose value lies at this subject; "", which is nobody's, for one that `key_of` does not make."""
+    key = subject.rpartition(".")[2]
+    name = name_of(key)
+    return name if key_of(name) == key else ""
 
 
 def name_of(key: str) -> str:

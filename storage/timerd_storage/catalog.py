@@ -18,6 +18,7 @@ from timerd.engine.errors import CatalogFull, UnreadableCatalog
 from timerd.engine.ring import RingTable
 from timerd.engine.timer import TimerType
 from timerd.ports import ApiKey, Utilisation
+from timerd.stored import stored_key, stored_table, stored_type
 
 SCHEMA_VERSION: Final = 2
 _SCHEMA: Final = (
@@ -34,14 +35,11 @@ _STEPS: Final = {1: (_SCHEMA[3],)}
 # What a disk that takes no more says: no space at all, or in the middle of writing the journal or the file.
 _FULL_CODES: Final = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR})
 
-_type_decoder = msgspec.json.Decoder(TimerType)
-_key_decoder = msgspec.json.Decoder(ApiKey)
 _utilisation_decoder = msgspec.json.Decoder(Utilisation)
-_ring_decoder = msgspec.json.Decoder(RingTable)
 
 
 class SqliteCatalog:
-    """Implements `timerd.ports.Catalog`. Made by `open`."""
+    """Implements `timerd.ports.Catalog`. Made by `open`. What reads raises UnreadableCatalog for a value of no form."""
 
     def __init__(self, connection: aiosqlite.Connection) -> None:
         self._connection = connection
@@ -69,8 +67,8 @@ class SqliteCatalog:
 
     async def types(self) -> list[TimerType]:
         """All types, by name."""
-        rows = await self._connection.execute_fetchall("SELECT json FROM types ORDER BY name")
-        return [_type_decoder.decode(row[0]) for row in rows]
+        rows = await self._connection.execute_fetchall("SELECT name, json FROM types ORDER BY name")
+        return [stored_type(f"type {name}", name, data) for name, data in rows]
 
     async def put_type(self, type: TimerType) -> None:
         """Add or replace a type."""
@@ -82,8 +80,8 @@ class SqliteCatalog:
 
     async def keys(self) -> list[ApiKey]:
         """All API keys, by id."""
-        rows = await self._connection.execute_fetchall("SELECT json FROM keys ORDER BY id")
-        return [_key_decoder.decode(row[0]) for row in rows]
+        rows = await self._connection.execute_fetchall("SELECT id, json FROM keys ORDER BY id")
+        return [stored_key(f"key {id}", id, data) for id, data in rows]
 
     async def put_key(self, key: ApiKey) -> None:
         """Add or replace a key."""
@@ -96,7 +94,7 @@ class SqliteCatalog:
     async def ring(self) -> RingTable | None:
         """The ring table, or None before the first was put."""
         rows = list(await self._connection.execute_fetchall("SELECT json FROM ring"))
-        return _ring_decoder.decode(rows[0][0]) if rows else None
+        return stored_table("the ring table", rows[0][0]) if rows else None
 
     async def put_ring(self, table: RingTable) -> None:
         """Replace the ring table."""

@@ -3,10 +3,12 @@
 import base64
 
 import httpx
+import msgspec
 import pytest
 
 from tests.api.fake_service import NOW_MS, FakeService
 from timerd.engine.timer import Misfire, RetryPolicy, Timer, TimerType
+from timerd.stored import stored_type
 from timerd_api.types import duration_text
 
 URL = "http://127.0.0.1:9000/poll"
@@ -244,3 +246,41 @@ async def test_delete(client: httpx.AsyncClient, service: FakeService) -> None:
 )  # fmt: skip
 def test_durations_in_their_largest_exact_unit(ms: int, text: str) -> None:
     assert duration_text(ms) == text
+
+
+LEAST = {
+    "batch_size": 1,
+    "max_in_flight": 1,
+    "max_per_second": 0.001,
+    "retry": {"max_attempts": 0, "min_backoff": "1ms", "max_backoff": "1ms", "multiplier": 1, "jitter": 0},
+    "misfire": {"policy": "drop", "grace": "0s", "max_per_second": 0.001},
+    "max_lag": "0s",
+    "request_timeout": "1ms",
+    "state": "paused",
+}
+MOST = {
+    "batch_size": 10_000,
+    "max_in_flight": 10_000,
+    "max_per_second": 1_000_000_000,
+    "retry": {"max_attempts": 1_000_000, "min_backoff": "7d", "max_backoff": "7d", "multiplier": 100, "jitter": 1},
+    "misfire": {"policy": "fire", "grace": "3660d", "max_per_second": 1_000_000_000},
+    "max_lag": "24h",
+    "request_timeout": "1h",
+}
+
+
+@pytest.mark.parametrize("target", [{"url": URL}, {"kind": "callback"}])
+@pytest.mark.parametrize("limits", [LEAST, MOST, {}])
+@pytest.mark.parametrize("name", ["t", "t" + "-" * 63])
+async def test_what_is_taken_is_read_again_from_a_catalogue(
+    client: httpx.AsyncClient, service: FakeService, target: dict[str, str], limits: dict[str, object], name: str
+) -> None:
+    assert (await client.put(f"/v1/types/{name}", json={**target, **limits})).status_code == 201
+    type = service.types[name]
+    assert stored_type("", name, msgspec.json.encode(type)) == type
+
+
+@pytest.mark.parametrize("per_second", [5e-324, 1.7e308])
+def test_what_early_builds_took_is_read(per_second: float) -> None:
+    type = TimerType("t", URL, max_per_second=per_second, misfire=Misfire(max_per_second=per_second))
+    assert stored_type("", "t", msgspec.json.encode(type)) == type

@@ -109,7 +109,7 @@ async def test_a_catalogue_that_logs_have_lost_is_not_begun_again_by_itself(open
 
 async def test_the_first_secret_is_everybodys_and_another_is_refused(opener: Opener) -> None:
     one, two = [await KvCatalog.open(await opener.connect(), opener.names, 1) for _ in range(2)]
-    made = await asyncio.gather(one.secret(None, "made by one"), two.secret(None, "made by two"))
+    made = await asyncio.gather(one.secret(None, "made-by-one-of-them"), two.secret(None, "made-by-two-of-them"))
     assert made[0] == made[1]
     assert await one.secret(made[0], "x") == made[0], "given, it is the same"
     with pytest.raises(ClusterRefused, match="TIMERD_CLUSTER_SECRET is not the one"):
@@ -160,15 +160,44 @@ async def test_a_change_whose_answer_is_lost_is_made(shared_server: NatsServer) 
     await proxy.stop()
 
 
-@pytest.mark.parametrize("key", ["type.t", "key.k", "ring.table"])
-async def test_a_value_that_can_not_be_read_is_named(opener: Opener, key: str) -> None:
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("type.t", b'{"name":1}'),
+        ("type.t", b'{"name":"t","retry":{"jitter":9e300}}'),
+        ("type.t", b'{"name":"u"}'),
+        ("type.=74", b'{"name":"t"}'),
+        ("key.k", b"{}"),
+        ("key.aaaaaaaa", msgspec.json.encode(KEY)),
+        ("ring.table", b"{}"),
+        ("ring.table", b'{"version":1,"shards":[]}'),
+    ],
+)
+async def test_a_value_that_can_not_be_read_is_named(opener: Opener, key: str, value: bytes) -> None:
     catalog = await KvCatalog.open(await opener.connect(), opener.names, 1)
     subject = opener.names.bucket_subject(BUCKET, key)
-    await (await opener.connect()).publish(subject, b'{"name": 1}', {})
+    await (await opener.connect()).publish(subject, value, {})
     for read in (catalog.types, catalog.keys, catalog.ring):
         if read.__name__.removesuffix("s") == key.split(".")[0]:
             with pytest.raises(UnreadableCatalog, match=key.replace(".", r"\.")):
                 await read()
+    if key == "ring.table":
+        with pytest.raises(UnreadableCatalog, match=r"ring\.table"):
+            await catalog.begin_ring(build_table(range(2)))
+    if key == "type.t":
+        with pytest.raises(UnreadableCatalog, match=r"type\.t"):
+            await catalog.swap_type("t", None, TimerType("t"))
+
+
+@pytest.mark.parametrize("key", ["secret.cluster", "secret.digest"])
+@pytest.mark.parametrize("value", [b"\xff" * 64, b"", b"two\r\nlines: of a header", "sechzehn Zeichen ä".encode()])
+async def test_a_secret_that_no_node_has_made_is_refused_and_not_shown(opener: Opener, key: str, value: bytes) -> None:
+    connection = await opener.connect()
+    catalog = await KvCatalog.open(connection, opener.names, 1)
+    await connection.publish(opener.names.bucket_subject(BUCKET, key), value, {})
+    given = "given-to-this-node" if key == "secret.digest" else None
+    with pytest.raises(UnreadableCatalog, match=rf"^{key}: (must be 16 or more characters|is no SHA-256 in hex)"):
+        await catalog.secret(given, "made-by-this-node")
 
 
 async def test_a_type_is_put_in_place_of_what_was_read(opener: Opener) -> None:

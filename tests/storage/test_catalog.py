@@ -8,9 +8,10 @@ import msgspec
 import pytest
 
 from timerd.engine.errors import CatalogFull, UnreadableCatalog
-from timerd.engine.ring import build_table
+from timerd.engine.ring import build_table, next_table
 from timerd.engine.timer import Misfire, RetryPolicy, TimerType
 from timerd.ports import ApiKey, Catalog
+from timerd.stored import stored_key, stored_table, stored_type
 from timerd_storage.catalog import SqliteCatalog
 from timerd_storage.memory_catalog import MemoryCatalog
 
@@ -147,3 +148,91 @@ async def test_a_catalogue_from_before_there_were_keys_is_taken_up(tmp_path: Pat
         await catalog.close()
     with sqlite3.connect(path) as connection:
         assert connection.execute("SELECT value FROM meta WHERE name = 'schema'").fetchall() == [("2",)]
+
+
+BAD_TYPES = {
+    "max_lag_ms": -1,
+    "batch_size": 0,
+    "max_in_flight": 10**9,
+    "request_timeout_ms": 0,
+    "max_per_second": -1.0,
+    "kind": "pigeon",
+    "state": "asleep",
+    "name": "u",
+    "retry": {"min_backoff_ms": -1},
+    "retry ": {"max_backoff_ms": 10**40},
+    "retry  ": {"multiplier": 0.5},
+    "retry   ": {"jitter": 9e300},
+    "misfire": {"policy": "coin"},
+    "misfire ": {"grace_ms": 10**18},
+}
+TWO = build_table([0, 1])
+BAD_TABLES = [
+    {"shards": []},
+    {"shards": TWO.shards[:-1]},
+    {"shards": (-1, *TWO.shards[1:])},
+    {"shards": (2**40, *TWO.shards[1:])},
+    {"version": 0},
+    {"version": 2, "known": 2, "previous": TWO.shards[:-1]},
+    {"version": 2, "known": 1, "previous": TWO.shards},
+    {"version": 2, "known": 0, "previous": TWO.shards},
+    {"version": 1, "known": 2, "previous": TWO.shards},
+    {"known": 1},
+    {"least": 2**40},
+]
+BAD_KEYS = [
+    {"id": "../../.."},
+    {"id": "bbbbbbbb"},
+    {"name": ""},
+    {"digest": ""},
+    {"created_at": -1},
+    {"expires_at": 10**30},
+    {"max_per_second": 0},
+]
+
+
+@pytest.mark.parametrize(("field", "value"), BAD_TYPES.items())
+def test_a_type_that_no_api_makes_is_refused_by_name(field: str, value: object) -> None:
+    data = msgspec.json.encode({"name": "t", field.strip(): value})
+    with pytest.raises(UnreadableCatalog, match=f"^type.t: .*{field.strip()}"):
+        stored_type("type.t", "t", data)
+
+
+@pytest.mark.parametrize("change", BAD_TABLES)
+def test_a_table_that_nobody_works_out_is_refused(change: dict[str, object]) -> None:
+    with pytest.raises(UnreadableCatalog, match=r"^ring\.table: "):
+        stored_table("ring.table", msgspec.json.encode({**msgspec.structs.asdict(TWO), **change}))
+
+
+def test_every_table_that_is_worked_out_is_read() -> None:
+    table = build_table(range(3))
+    for count in (5, 2, 1, 1024, 4):
+        assert stored_table("", msgspec.json.encode(table)) == table
+        table = msgspec.structs.replace(next_table(table, range(count)), least=count)
+    assert stored_table("", msgspec.json.encode(table)) == table
+
+
+@pytest.mark.parametrize("change", BAD_KEYS)
+def test_a_key_that_no_api_makes_is_refused(change: dict[str, object]) -> None:
+    data = msgspec.json.encode({**msgspec.to_builtins(KEY), **change})
+    with pytest.raises(UnreadableCatalog, match=r"^key\.abcdefgh: "):
+        stored_key("key.abcdefgh", "abcdefgh", data)
+
+
+def test_a_value_nested_without_end_is_refused() -> None:
+    with pytest.raises(UnreadableCatalog, match=r"^type\.t: "):
+        stored_type("type.t", "t", b'{"name":"t","x":' + b"[" * 100_000)
+
+
+async def test_a_row_that_was_written_by_hand_is_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "catalog.sqlite"
+    await (await SqliteCatalog.open(path)).close()
+    with sqlite3.connect(path) as connection:
+        connection.execute("INSERT INTO types VALUES ('t', ?)", (b'{"name":"t","batch_size":0}',))
+        connection.execute("INSERT INTO keys VALUES ('aaaaaaaa', ?)", (msgspec.json.encode(KEY),))
+        connection.execute("INSERT INTO ring VALUES (1, ?)", (b'{"version":1,"shards":[]}',))
+    catalog = await SqliteCatalog.open(path)
+    for read, what in ((catalog.types, "type t"), (catalog.keys, "key aaaaaaaa"), (catalog.ring, "the ring table")):
+        with pytest.raises(UnreadableCatalog, match=f"^{what}: "):
+            await read()
+    await catalog.close()

@@ -6,13 +6,15 @@ whoever needs a placement looks it up there. Nobody computes one from an id and 
 
 from collections.abc import Iterable
 from functools import cached_property
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
+from msgspec import Meta
 from xxhash import xxh3_64_intdigest
 
 SLOTS: Final = 16_384  # a power of two, far above any shard count, so that load spreads within a few percent
 _MASK: Final = SLOTS - 1
+SHARDS_MAX: Final = 1_024
 _POINTS_A_SHARD: Final = 128  # points of each on the circle: growth moves at most 2 percent more than it must
 LOAD_FACTOR: Final = 1.1  # no shard gets more than this times the mean
 
@@ -27,17 +29,20 @@ def slots_of(ids: Iterable[str]) -> list[int]:
     return [hash & _MASK for hash in map(xxh3_64_intdigest, map(str.encode, ids))]
 
 
+Shard = Annotated[int, Meta(ge=0, lt=SHARDS_MAX)]  # bounds are looked at where a table is decoded
+
+
 class RingTable(msgspec.Struct, frozen=True, dict=True):
     """slot -> shard, as one published value. What follows from all its slots is made once, when first asked for."""
 
-    version: int
-    shards: tuple[int, ...]
+    version: Annotated[int, Meta(ge=1, lt=2**53)]
+    shards: Annotated[tuple[Shard, ...], Meta(min_length=SLOTS, max_length=SLOTS)]
     """The shard of each slot; SLOTS entries."""
-    previous: tuple[int, ...] = ()
+    previous: Annotated[tuple[Shard, ...], Meta(max_length=SLOTS)] = ()
     """The same in the version before, or empty: where it differs, the slot moves, or has moved, from there."""
-    known: int = 0
+    known: Annotated[int, Meta(ge=0, le=SHARDS_MAX)] = 0
     """One more than the highest shard that any version has named; 0 in a first table. Those have logs."""
-    least: int = 0
+    least: Annotated[int, Meta(ge=0, le=SHARDS_MAX)] = 0
     """How many shards were asked for by hand; 0: nobody has."""
 
     @cached_property
@@ -63,6 +68,18 @@ class RingTable(msgspec.Struct, frozen=True, dict=True):
     def slots_of(self, shard: int) -> list[int]:
         """The slots of one shard, ascending."""
         return [slot for slot, owner in enumerate(self.shards) if owner == shard]
+
+
+def table_fault(table: RingTable) -> str | None:
+    """Why a decoded table is none that `build_table` or `next_table` makes; None: it may be one."""
+    if table.previous and len(table.previous) != SLOTS:
+        return f"previous has {len(table.previous)} slots; it is empty, or has {SLOTS}"
+    highest = max(table.shards + table.previous)
+    if (table.known or table.previous) and table.known <= highest:
+        return f"known is {table.known}, and shard {highest} is named"
+    if table.previous and table.version == 1:
+        return "version 1 has a previous one"
+    return None
 
 
 def build_table(shards: Iterable[int], version: int = 1) -> RingTable:
