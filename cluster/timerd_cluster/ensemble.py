@@ -40,6 +40,9 @@ LEAVE_S: Final = 2.0
 FORGET_MS: Final = 60_000  # without news of a name, before its key goes: some have a new name at each start
 FORGET_MAX: Final = 32  # at one look
 
+# The latter is what nesting without end raises, in a field that is not known.
+UNREADABLE: Final = (msgspec.MsgspecError, RecursionError)
+
 _member_decoder = msgspec.json.Decoder(Member)
 _plan_decoder = msgspec.json.Decoder(Plan)
 _seat_decoder = msgspec.json.Decoder(Seat)
@@ -70,6 +73,7 @@ class KvEnsemble:
         self._plan_revision = 0
         self._catalogue_sequence: int | None = None
         self._there: list[Member] = []
+        self._unread: dict[str, int] = {}  # keys that are no member's, and at which revision that was said
         self._nudge = asyncio.Event()
         self._beating: asyncio.Task[None] | None = None
         self._listening: asyncio.Task[None] | None = None
@@ -302,6 +306,9 @@ class KvEnsemble:
                 self._learn(Entry(stored.sequence, data))
             elif "." not in key:
                 self._hear(now_ms, key, data, stored.sequence)
+        if self._unread:
+            keys = {stored.subject.removeprefix(self._bucket.prefix) for stored in found}
+            self._unread = {key: revision for key, revision in self._unread.items() if key in keys}
         self._tell()
         self._roster.forget(FORGET_MS)
         if self._there[:1] == [self.me]:
@@ -312,8 +319,11 @@ class KvEnsemble:
         name = name_of(key)
         member = None if data is None else _member(data)
         if data is not None and (member is None or member.name != name):  # somebody else's, or a later build's
-            log.warning("member_not_read", key=key)
+            if self._unread.get(key) != revision:  # it may stay for ever, and is looked at with each beat
+                self._unread[key] = revision
+                log.warning("member_not_read", key=key)
             return
+        self._unread.pop(key, None)
         self._roster.heard(now_ms, name, member, revision)
 
     def _learn(self, entry: Entry) -> None:
@@ -323,7 +333,7 @@ class KvEnsemble:
         self._plan_revision = entry.revision
         try:
             self._plan = None if entry.data is None else _plan_decoder.decode(entry.data)
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             log.error("plan_damaged", reason=str(error))
             self._plan = None
         if self._plan is not None:
@@ -345,7 +355,7 @@ class KvEnsemble:
         try:
             _, word, shard = subject.rsplit(".", 2)
             self.on_said(msgspec.convert(word, Word), int(shard), _seat_decoder.decode(data))
-        except ValueError as error:  # msgspec's are such
+        except (ValueError, RecursionError) as error:  # msgspec's are the former
             log.warning("word_not_read", subject=subject, reason=str(error))
 
     def _tell(self) -> None:
@@ -373,5 +383,5 @@ def _member(data: bytes) -> Member | None:
     """None: that is no member's."""
     try:
         return _member_decoder.decode(data)
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         return None

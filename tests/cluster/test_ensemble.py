@@ -8,6 +8,7 @@ import pytest
 import pytest_asyncio
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from tests.cluster.fake_server import proxy_before
 from tests.cluster.nats_server import NatsServer
@@ -26,6 +27,7 @@ from timerd_cluster.roster import DEAD_MS, Roster
 SHORT_MS = 600
 A = Member("a", "http://a:8470", "1")
 B = Member("b", "http://b:8470", "2")
+NESTED = b'{"later":' + b"[" * 100_000
 
 
 def test_one_is_there_while_there_are_news_of_it() -> None:
@@ -402,8 +404,8 @@ async def test_what_can_not_be_read_is_put_again(opener: Opener) -> None:
     one = await join(opener, A)
     assert await one.publish(next_plan(None, [A.seat], 8))
     connection = await opener.connect()
-    for key in ("a", "b", "c", PLAN):
-        data = msgspec.json.encode(B) if key == "c" else b"?"
+    for key in ("a", "b", "c", "d", PLAN):
+        data = {"c": msgspec.json.encode(B), "d": NESTED, PLAN: NESTED}.get(key, b"?")
         await connection.publish(opener.names.bucket_subject(BUCKET, key), data, {})
     await until(lambda: one.plan() is None)
     two = await join(opener, B)  # it finds them all, one with its own name
@@ -413,6 +415,20 @@ async def test_what_can_not_be_read_is_put_again(opener: Opener) -> None:
     for each in (one, two):
         await each.leave()
         await each.close()
+
+
+async def test_a_strangers_key_is_said_once_for_each_value(opener: Opener) -> None:
+    bucket = Bucket(await opener.connect(), opener.names, BUCKET)
+    one = await join(opener, A)
+    with capture_logs() as logs:
+        revision: int | None = 0
+        for values in (1, 2):
+            revision = await bucket.put("stranger", b"?" * values, revision or 0)
+            for _ in range(3):
+                await one._look()
+            assert [line["key"] for line in logs if line["event"] == "member_not_read"] == ["stranger"] * values
+    await one.leave()
+    await one.close()
 
 
 async def test_names_that_are_used_no_more_leave_nothing(opener: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
