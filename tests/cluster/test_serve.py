@@ -295,3 +295,45 @@ async def test_a_shard_whose_streams_are_lost_begins_anew_when_it_is_said_and_th
             assert created == {id for id, shard in held.items() if shard == 1}
             assert {timer["id"]: timer["shard"] for timer in await one.list()} == held
     await connection.close()
+
+
+async def test_values_that_were_written_by_hand_end_no_node_and_are_named_at_a_start(
+    shared_server: NatsServer, tmp_path: Path
+) -> None:
+    options = ("--cluster-prefix", "byhand", "--cluster-replicas", "1", "--cluster-lease", "0.3", "--shards", "2")
+    env = {"TIMERD_CLUSTER": shared_server.url}
+    connection = await Connection.connect([shared_server.url], "test")
+    bucket = Bucket(connection, Names("byhand"), kv_catalog.BUCKET)
+    endless = b'{"name":"t","url":"http://127.0.0.1:9/x","max_lag_ms":0,"retry":{"jitter":9e300}}'
+    timerd = Process(tmp_path / "data", *options, env=env)
+    async with timerd:
+        await timerd.put_type("t", url="http://127.0.0.1:9/", max_lag="0s")
+        good = (await bucket.read("type.t")).data
+        await bucket.put("type.t", endless, (await bucket.read("type.t")).revision)
+
+        async def is_noticed() -> bool:
+            return any("catalogue_not_read" in line and "type.t: " in line for line in timerd.log + timerd.stderr)
+
+        await timerd.until(is_noticed)
+        await timerd.arm([{"id": "x", "type": "t", "delay": 0}])
+
+        async def has_failed() -> bool:
+            timer = await timerd.get("x")
+            return timer is not None and timer["attempt"] > 0
+
+        await timerd.until(has_failed)
+        assert (await timerd.request("GET", "/readyz"))[0] == 200
+        await bucket.put("type.t", good, (await bucket.read("type.t")).revision)
+        assert await timerd.stop() == 0
+    for key, value in {
+        "type.t": endless,
+        "ring.table": b'{"version":1,"shards":[]}',
+        "secret.cluster": b"\xff",
+    }.items():
+        kept = await bucket.read(key)
+        await bucket.put(key, value, kept.revision)
+        code, said = await _refused(Process(tmp_path / "data", *options, env=env))
+        assert (code, said.count("Traceback")) == (4, 0), said
+        assert re.search(rf"^timerd: the catalogue can't be read: \S*{re.escape(key)}: ", said, re.MULTILINE), said
+        await bucket.put(key, kept.data, (await bucket.read(key)).revision)
+    await connection.close()
