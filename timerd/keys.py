@@ -16,7 +16,7 @@ from typing import Final
 
 from timerd.catalogue import FULL
 from timerd.clock import refused_if_late
-from timerd.engine.errors import CatalogFull
+from timerd.engine.errors import CatalogFull, UnreadableCatalog
 from timerd.engine.message import Refused
 from timerd.ports import ApiKey, Catalog, Clock
 
@@ -57,11 +57,23 @@ class Keys:
         """How long a change may wait for the catalogue; None: for ever."""
 
     async def refresh(self) -> None:
-        """Read all keys again, where others change them too. Raises what the catalogue does."""
+        """Read all keys again, where others change them too. Raises what the catalogue does.
+
+        Where one can't be read the others count all the same, and that one opens nothing: no key that was revoked is to
+        go on for want of it. Were there no others, who has no key would be let in; then all stay as they were.
+        """
         async with self._lock:
-            stored = {key.id: key for key in await self._catalog.keys()}
-            if stored != self.known:
-                self.known = MappingProxyType(stored)
+            try:
+                self._know(await self._catalog.keys())
+            except UnreadableCatalog as error:
+                if error.read:
+                    self._know(error.read)
+                raise
+
+    def _know(self, keys: Sequence[ApiKey]) -> None:
+        stored = {key.id: key for key in keys}
+        if stored != self.known:
+            self.known = MappingProxyType(stored)
 
     async def create(
         self,

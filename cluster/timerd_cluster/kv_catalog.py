@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgspec
 import structlog
 
-from timerd.engine.errors import CatalogFull, ClusterRefused, IncompleteDirectory
+from timerd.engine.errors import CatalogFull, ClusterRefused, IncompleteDirectory, UnreadableCatalog
 from timerd.engine.ring import RingTable
 from timerd.engine.timer import TimerType
 from timerd.ports import ApiKey, Utilisation
@@ -121,9 +121,18 @@ class KvCatalog:
             pause = min(PAUSE_MAX_S, 2 * pause)
 
     async def keys(self) -> list[ApiKey]:
-        """All API keys, by id."""
-        found = [stored_key(key, name_at(key), data) for key, data in (await self._read("key")).items()]
-        return sorted(found, key=lambda key: key.id)
+        """All API keys, by id. Where some can't be read, the error has the others."""
+        found: list[ApiKey] = []
+        faults: list[str] = []
+        for subject, data in (await self._read("key")).items():
+            try:
+                found.append(stored_key(subject, name_at(subject), data))
+            except UnreadableCatalog as error:
+                faults.append(str(error))
+        found.sort(key=lambda key: key.id)
+        if faults:
+            raise UnreadableCatalog("; ".join(faults[:3]), found)
+        return found
 
     async def put_key(self, key: ApiKey) -> None:
         """Add or replace a key."""

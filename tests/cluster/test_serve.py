@@ -229,10 +229,20 @@ async def test_the_rights_that_the_documentation_names_are_all_that_it_takes(tmp
     await server.stop()
 
 
-async def test_a_revoked_key_opens_no_node_though_a_type_in_the_catalogue_can_not_be_read(
-    shared_server: NatsServer, tmp_path: Path
+@pytest.mark.parametrize("odd", ["type", "key"])
+async def test_a_revoked_key_opens_no_node_though_a_value_in_the_catalogue_can_not_be_read(
+    shared_server: NatsServer, tmp_path: Path, odd: str
 ) -> None:
-    options = ("--cluster-prefix", "revoked", "--cluster-replicas", "1", "--cluster-lease", "0.5", "--shards", "2")
+    options = (
+        "--cluster-prefix",
+        f"revoked-{odd}",
+        "--cluster-replicas",
+        "1",
+        "--cluster-lease",
+        "0.5",
+        "--shards",
+        "2",
+    )
     bootstrap = "bootstrap-key-0123456789abcdef"
     env = {"TIMERD_CLUSTER": shared_server.url, "TIMERD_API_KEY": bootstrap}
     admin = {"Authorization": f"Bearer {bootstrap}"}
@@ -240,8 +250,9 @@ async def test_a_revoked_key_opens_no_node_though_a_type_in_the_catalogue_can_no
         Process(tmp_path / "one", *options, "--node", "one", env=env) as one,
         Process(tmp_path / "two", *options, "--node", "two", env=env) as two,
     ):
-        status, key = await one.request("POST", "/v1/keys", {"name": "k", "scopes": ["read"]}, headers=admin)
-        assert status == 201
+        for name in ("other", "k"):
+            status, key = await one.request("POST", "/v1/keys", {"name": name, "scopes": ["read"]}, headers=admin)
+            assert status == 201
 
         async def opens(wanted: int) -> bool:
             headers = {"Authorization": f"Bearer {key['key']}"}
@@ -249,7 +260,7 @@ async def test_a_revoked_key_opens_no_node_though_a_type_in_the_catalogue_can_no
 
         await two.until(lambda: opens(200))
         connection = await Connection.connect([shared_server.url], "test")
-        await connection.publish(f"{Names('revoked').bucket_subject(kv_catalog.BUCKET, '')}type.odd", b"{", {})
+        await connection.publish(Names(f"revoked-{odd}").bucket_subject(kv_catalog.BUCKET, f"{odd}.odd"), b"{", {})
         assert (await one.request("DELETE", f"/v1/keys/{key['id']}", headers=admin))[0] == 204
         await two.until(lambda: opens(401))
         await connection.close()

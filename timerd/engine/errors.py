@@ -1,5 +1,8 @@
 """The closed set of errors that the ports raise. Refusals that a caller can expect are values (`message.Refused`)."""
 
+from collections.abc import Sequence
+from typing import Any
+
 
 class LogFailed(Exception):
     """A write or sync of the log failed. Never retried: the process ends and recovers from the log."""
@@ -24,7 +27,11 @@ class CatalogFull(Exception):
 
 
 class UnreadableCatalog(Exception):
-    """The catalogue is damaged, or of a version that this build does not read."""
+    """The catalogue is damaged, or of a version that this build does not read. `read`: what else of its kind can be."""
+
+    def __init__(self, why: str, read: Sequence[Any] = ()) -> None:
+        super().__init__(why)
+        self.read = read
 
 
 class IncompleteDirectory(Exception):
