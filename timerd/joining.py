@@ -14,6 +14,7 @@ import structlog
 
 from timerd import boot, listening
 from timerd.config import Config, ConfigError, node_name
+from timerd.engine.errors import UnreadableCatalog
 from timerd.engine.plan import Plan
 from timerd.engine.ring import RingTable, build_table
 from timerd.engine.settings import Settings
@@ -106,8 +107,11 @@ class Joined:
                 await refresh()
                 unread = ""
             except Exception as error:  # read again, until it can be
-                if unread != (unread := f"{type(error).__name__}: {error}"):
-                    log.warning("catalogue_not_read", reason=unread)
+                reason = f"{type(error).__name__}: {error}"
+                if reason != unread:
+                    event = "catalogue_unreadable" if isinstance(error, UnreadableCatalog) else "catalogue_not_read"
+                    log.warning(event, reason=reason)
+                unread = reason
                 self._news.set()
                 await asyncio.sleep(REREAD_S)
 

@@ -205,12 +205,12 @@ class Node:
         return self.not_yet() or self._dispatch.stuck(self.clock.now())
 
     async def refresh(self) -> None:
-        """Go by the keys and types that the catalogue has now. Raises what a read of it raises; keys are read first, so
-        that none that was revoked opens anything for want of a type that can be read."""
-        try:
-            await self.keys.refresh()
-        finally:
-            await self._types.refresh()
+        """Go by the keys and types that the catalogue has now. Raises what a read of it raises; either is read though
+        the other can't be, so that no key that was revoked opens anything for want of a type."""
+        ends = await asyncio.gather(self.keys.refresh(), self._types.refresh(), return_exceptions=True)
+        for error in ends:
+            if isinstance(error, BaseException):
+                raise error
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
