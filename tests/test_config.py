@@ -50,6 +50,8 @@ def test_every_option_can_come_from_the_environment():
         ({"callback_allow": ["fd00::"]}, {}, "--callback-allow.*fd00::/128"),
         ({}, {"TIMERD_CALLBACK_ALLOW": "10.0.0.0/8,localhost"}, "--callback-allow"),
         ({"callback_cert": "a.pem"}, {}, "--callback-cert"),
+        ({"cluster_new_shard": [1]}, {}, "--cluster-new-shard is about a cluster"),
+        ({}, {"TIMERD_CLUSTER": "nats://a:1", "TIMERD_CLUSTER_NEW_SHARD": "3,x"}, "cluster_new_shard"),
         ({"log_level": "loud"}, {}, "--log-level"),
         ({}, {"TIMERD_PORT": "many"}, "port"),
     ],

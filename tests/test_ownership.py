@@ -278,6 +278,7 @@ def test_a_shard_that_was_lost_and_is_still_this_nodes_is_taken_again() -> None:
         await asyncio.sleep(1)
         del a.node.held[3], servers.owners[3]
         a.node.on_lost(3, "its log failed")
+        assert a.ownership.unready() is None, "it can be asked for everything else"
         await asyncio.sleep(1)
         assert held(a) == [list(range(SHARDS))]
 

@@ -129,6 +129,8 @@ def _checked(config: Config) -> Config:
         refuse("segment_bytes", "must be 64 KiB to 1 GiB")
     if config.cluster is not None and not _are_servers(config.cluster):
         refuse("cluster", "must name servers, like nats://nats1:4222,nats://nats2:4222")
+    if config.cluster_new_shard and config.cluster is None:
+        refuse("cluster_new_shard", "is about a cluster's streams, and --cluster is not there")
     if config.cluster_replicas not in (1, 3, 5):
         refuse("cluster_replicas", "must be 1, 3 or 5")
     if not 0.1 <= config.cluster_lease <= 60:

@@ -266,7 +266,7 @@ class Ownership:
         plan = self._ensemble.plan()
         if plan is not None and plan.version != self._planned:
             self._came_ms, self._planned = now_ms, plan.version  # who is not in it may be about to leave
-            self._trials = {shard: trial for shard, trial in self._trials.items() if trial.damaged}
+            self._trials = {}  # a damaged one too: whoever has come may have begun it anew
             for shard in self._takes:
                 self._handing.look_soon(shard)  # it may be given by now
         if wanted is None or wanted == plan:

@@ -132,7 +132,7 @@ class Servers:
         for shard in shards:
             name = names.log(shard)
             if shard in anew:
-                self._begin_anew(shard, name, names.bodies(shard), found)
+                _begin_anew(shard, name, names.bodies(shard), found)
             elif found[name] is None and (written or not new):
                 who = f"{written[0]} holds data" if written else "the catalogue knows its shard"
                 lost = CorruptLog(f"stream {name}", 0, f"it is missing, while {who}: its timers are gone from here")
@@ -147,18 +147,6 @@ class Servers:
         self.replicas = min(int(info["config"]["num_replicas"]) for info in infos)
         self._peers = set().union(*(_peers(info) for info in infos))
         self.sync = await self._sync()
-
-    def _begin_anew(self, shard: int, name: str, bodies: str, found: Mapping[str, object]) -> None:
-        """Whether a shard may; what is there stays."""
-        if found[name] is not None:
-            log.warning("shard_not_begun_anew", shard=shard, reason=f"stream {name} is there, and stays as it is")
-        elif found[bodies] is not None:
-            raise ClusterRefused(
-                f"shard {shard} can't begin anew: its stream {name} is lost, and {bodies}, with its payloads, is "
-                "there. Put the first back from a backup, or remove the second too"
-            )
-        else:
-            log.warning("shard_begun_anew", shard=shard)
 
     async def verify(self, names: Names, shard: int, replicas: int, lease_ms: int) -> None:
         """One shard's streams once more, before it is read. Raises ClusterRefused, CorruptLog, NoAnswer."""
@@ -270,6 +258,20 @@ class Servers:
         if self._peers:
             await self._connection.gather(VARZ, VARZ_S, enough)
         return said
+
+
+def _begin_anew(shard: int, name: str, bodies: str, found: Mapping[str, Mapping[str, Any] | None]) -> None:
+    """Whether a shard may, whose log is to be made: one that is there stays. Raises ClusterRefused."""
+    payloads = found[bodies]
+    if found[name] is not None:
+        log.warning("shard_not_begun_anew", shard=shard, reason=f"stream {name} is there, and stays as it is")
+    elif payloads is not None and payloads["state"]["last_seq"]:
+        raise ClusterRefused(
+            f"shard {shard} can't begin anew: its stream {name} is lost, and {bodies}, with its payloads, is there. "
+            "Put the first back from a backup, or remove the second too"
+        )
+    else:
+        log.warning("shard_begun_anew", shard=shard)
 
 
 def _wanted(names: Names, shards: Sequence[int]) -> dict[str, str]:

@@ -155,6 +155,27 @@ async def test_a_stream_that_is_missing_though_its_shard_is_known_is_a_loss_and_
         await (await opener.connect()).api(f"STREAM.INFO.{opener.names.log(0)}")
 
 
+async def test_a_lost_log_begins_anew_when_it_is_said_unless_payloads_of_it_are_there(opener: Opener) -> None:
+    log, _ = await opener.replayed((0, 1))
+    log.place_bodies(1, [("a", b"a" * 600)])
+    await log.append([armed(0, 1), armed(1, 1)])
+    connection = await opener.connect()
+
+    async def begin(shard: int) -> None:
+        found = await servers.Servers.check(connection)
+        await found.streams(opener.names, (0, 1), 1, opener.lease_ms, new=False, anew=(shard,), some=True)
+
+    await connection.api(f"STREAM.DELETE.{opener.names.log(1)}")
+    with pytest.raises(ClusterRefused, match="shard 1 can't begin anew"):
+        await begin(1)
+    await connection.api(f"STREAM.DELETE.{opener.names.bodies(1)}")
+    await begin(1)
+    assert len((await opener.replayed((0, 1)))[1]) == 1
+    await connection.api(f"STREAM.DELETE.{opener.names.log(0)}")
+    await begin(0)  # its stream of payloads is there, and there are none
+    assert (await opener.replayed((0, 1)))[1] == []
+
+
 async def test_a_stream_of_bodies_that_is_missing_is_a_loss_for_who_has_bodies_there(opener: Opener) -> None:
     log, _ = await opener.replayed()
     places = log.place_bodies(0, [("a", b"a" * 600)])
