@@ -227,7 +227,7 @@ class BodyStream:
                     return data
                 if self._missing.is_new(key):
                     log.warning("body_not_found", stream=self._stream, segment=segment, end=extent.end)
-                if self._missing.is_lost(key, asyncio.get_running_loop().time()):
+                if self._missing.said(key, asyncio.get_running_loop().time()):
                     return None
                 await asyncio.sleep(AGAIN_S)
             except (NoAnswer, ApiError) as error:

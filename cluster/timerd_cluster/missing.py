@@ -8,7 +8,7 @@ next: who asks may have less patience than it takes.
 from typing import Final, NamedTuple
 
 MISSING_S: Final = 15.0  # a leader that is cut off from the others knows it after 10 s
-FORGOTTEN_S: Final = 60.0  # not asked for in that time, and not believed: it begins anew
+APART_S: Final = 5.0  # two that say so farther apart may each be a leader of that kind: then it begins anew
 
 Key = tuple[int, int]
 """Segment, and the end of the extent in it."""
@@ -35,10 +35,10 @@ class Missing:
         """Whether it is not known to be missing."""
         return key not in self._seen
 
-    def is_lost(self, key: Key, now_s: float) -> bool:
-        """It has just been said to be missing: whether that is to be believed by now."""
+    def said(self, key: Key, now_s: float) -> bool:
+        """It has just been said to be missing. Whether that is to be believed by now."""
         seen = self._seen.get(key)
-        if seen is None or (not seen.believed and now_s - seen.last_s > FORGOTTEN_S):
+        if seen is None or (not seen.believed and now_s - seen.last_s > APART_S):
             seen = Seen(now_s, now_s)
         self._seen[key] = seen = Seen(seen.first_s, now_s)
         return seen.believed

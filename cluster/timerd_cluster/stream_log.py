@@ -159,6 +159,7 @@ class StreamLog:
                 try:
                     async for frame in self._read(stream, segments):
                         yield frame
+                    unknown = ""
                 except NoAnswer as error:  # then nobody's append is acknowledged; the first append will tell
                     if unknown != str(error):
                         unknown = str(error)

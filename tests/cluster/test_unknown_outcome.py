@@ -256,17 +256,16 @@ def test_a_delivery_does_not_take_servers_that_say_so_for_silent_ones() -> None:
     assert body_stream.NEAR_S + body_stream.AGAIN_S < READ_S
 
 
-def test_what_is_missing_is_forgotten_unless_it_is_asked_for_and_said_so_for_long() -> None:
-    said = missing.Missing()
-    assert [said.is_lost((1, 9), at) for at in (0.0, 14.0, 16.0, 5_000.0)] == [False, False, True, True]
-    assert not said.is_lost((1, 8), 0.0)
-    assert not said.is_lost((1, 8), 5_000.0), "twice, long apart: either may have been a leader that was cut off"
-    assert not said.is_lost((1, 8), 5_014.0)
-    assert said.is_lost((1, 8), 5_015.0)
-    said.found((1, 8))
-    assert not said.is_lost((1, 8), 5_016.0)
-    said.drop(1)
-    assert said.is_new((1, 9))
+def test_that_a_body_is_missing_is_believed_when_it_has_been_said_for_long_and_without_a_gap() -> None:
+    lost = missing.Missing()
+    assert [lost.said((1, 9), at) for at in (0.0, 4.0, 8.0, 12.0, 16.0)] == [False] * 4 + [True]
+    assert lost.said((1, 9), 5_000.0), "and from then on"
+    assert [lost.said((1, 8), at) for at in (0.0, 4.0, 16.0, 20.0, 24.0, 28.0)] == [False] * 6, "two leaders, perhaps"
+    assert lost.said((1, 8), 31.0)
+    lost.found((1, 8))
+    assert not lost.said((1, 8), 32.0)
+    lost.drop(1)
+    assert lost.is_new((1, 9))
 
 
 async def test_a_replica_that_does_not_answer_is_not_asked_each_time(
