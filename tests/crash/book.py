@@ -79,8 +79,10 @@ class Book:
             self._moved.setdefault(id, {})[self.generations[id]] = self.known[id]
         self.known[id] = version
         self.generations[id] = generation
-        if others := [asked for asked in self._asked.pop(id, ()) if asked != version]:
-            self._unknown.setdefault(id, []).extend(others)
+        asked = self._asked.pop(id, [version])
+        asked.remove(version)
+        if asked:
+            self._unknown.setdefault(id, []).extend(asked)
         self.counts["arms"] += 1
 
     def cancelled(self, id: str) -> None:
@@ -153,12 +155,17 @@ class Book:
             self.fault("came back", f"{id}: received, and it was gone before the last start")
         elif self._moved.get(id, {}).get(generation) == version:
             return  # It was on its way when it was moved.
-        elif version in self._unknown.get(id, ()) and generation < self.generations[id]:
+        elif self._may_have_been(id, generation, version):
             return  # So was this, which had been stored without an answer.
         elif known != version and version not in asked:
             self.fault("changed", f"{id}: received as {version}, which is not what was asked for")
         elif not asked and generation != self.generations[id]:
             self.fault("changed", f"{id}: received as generation {generation}, acknowledged {self.generations[id]}")
+
+    def _may_have_been(self, id: str, generation: int, version: Version) -> bool:
+        """Whether it was asked for before what is known, and nothing is known of a timer of this generation."""
+        is_open = version in self._unknown.get(id, ()) and generation not in self._moved.get(id, ())
+        return is_open and generation < self.generations[id]
 
     # ---- after a start
 

@@ -37,7 +37,16 @@ def test_what_was_stored_without_an_answer_may_arrive_after_the_move_that_was_an
     book.ask("a", LATEST)
     book.armed("a", LATEST, 3)
     assert not received(book, 2, 100_500).wrong
-    assert received(book, 4, 100_500).counts["changed"] == 1
+    assert received(book, 1, 100_500).counts["changed"] == 1, "the first was another"
+    assert received(book, 4, 100_500).counts["changed"] == 2
+
+
+def test_the_same_may_be_asked_for_twice_and_be_stored_both_times() -> None:
+    book = Book()
+    for _ in range(2):
+        book.ask("a", DUE)
+    book.armed("a", DUE, 2)
+    assert not received(book, 1, 100_000).wrong
 
 
 def test_what_was_never_so_is_a_fault() -> None:
