@@ -26,7 +26,7 @@ log = structlog.get_logger()
 
 class Relocating:
     """One for each log. `reserve_bytes` says what must stay free beside a copy, `table` which shards may own an id;
-    `placed` is told how many bytes were copied."""
+    `copied` is told how many bytes were copied."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class Relocating:
         log: Log,
         reserve_bytes: Callable[[], int],
         table: Callable[[], RingTable],
-        placed: Callable[[int], None],
+        copied: Callable[[int], None],
     ) -> None:
         self.placing: Counter[int] = Counter()
         """Body segment -> bodies placed whose message is not stepped yet: it must not be dropped."""
@@ -42,7 +42,7 @@ class Relocating:
         self._log = log
         self._reserve_bytes = reserve_bytes
         self._table = table
-        self._placed = placed
+        self._copied = copied
         self._unmovable: set[int] = set()  # body segments that hold a live body whose head is damaged
 
     def live_bytes(self, segment: int | None = None) -> int:
@@ -129,7 +129,7 @@ class Relocating:
         moves = [(id, generation, old, new) for ((id, old), generation), new in zip(live, places, strict=True)]
         segments = Counter(place.segment for place in places)
         self.placing.update(segments)
-        self._placed(size)
+        self._copied(size)
         try:
             await self._ask(shard, partial(Relocate, moves))
         finally:

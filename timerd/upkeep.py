@@ -51,8 +51,8 @@ class Upkeep:
         """Told what goes wrong."""
         self._low = False
         self._ending = False
-        # Appended since the last look that found nothing to do. Each life begins with a look: it may be shorter than
-        # what a look is worth, and the next one too.
+        # Appended, or dead, since the last look that found nothing to do. Each life begins with a look: it may be
+        # shorter than what a look is worth, and the next one too.
         self._unseen_bytes = LOOK_BYTES
         self._lived = 0, 0  # what lived when the last turn ended: in frames, in bodies
         self._slices_asked = False  # by the last look: when they are written there may be something to trim
@@ -63,7 +63,7 @@ class Upkeep:
         self._task: asyncio.Task[None] | None = None
         self._finding: asyncio.Task[None] | None = None  # room for slots that are to be ceded
         self._told_moving: int | None = None  # when the log was last told of the reserve
-        self._untold_bytes = 0  # appended since
+        self._untold_bytes = 0  # appended, or dead, since
         self._asked_bytes = 0  # room for a move, which is being made
         self._way_slots = 0  # that are to be ceded, for which room was had
         self._way_version = 0  # of the table that says so
@@ -286,7 +286,7 @@ class Upkeep:
             slices = self._pace.take(slice_bytes(self._runner.shards[id]) for id in cycle(shards))
             self._reserve_spent += sum(slices) if self._low else 0
             self._slices_asked = bool(slices)
-            for id, size in zip(cycle(shards), slices, strict=False):
+            for id, size in zip(cycle(shards), slices, strict=False):  # in the order in which they were taken
                 self._runner.send(id, Slice(partial(self._slice_written, size)))
         return None
 

@@ -152,7 +152,7 @@ def away(items: int, why: str = "") -> Problem:
     """So many items were not acknowledged, since their owners can't be had, or for what one of these says. An owner
     whose log has not answered may have stored them, or store them yet."""
     why = why or "an owner is away"
-    said = f"{items} not acknowledged: {why}. It may be done all the same; sending it again is safe"
+    said = f"{items} not acknowledged: {why}. What became of that is not known; sending it again is safe"
     return Problem(SHARD_UNAVAILABLE, said)
 
 

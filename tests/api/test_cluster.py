@@ -116,7 +116,7 @@ async def test_it_says_why_if_that_is_known(app: Any, service: FakeService, why:
         assert answer.status == 503
         assert (
             answer.json()["detail"]
-            == f"1 not acknowledged: {said}. It may be done all the same; sending it again is safe"
+            == f"1 not acknowledged: {said}. What became of that is not known; sending it again is safe"
         )
 
 

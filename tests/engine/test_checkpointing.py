@@ -18,7 +18,7 @@ def play(live: int, turn_bytes: int, turns: int) -> tuple[float, float]:
     covered = dict.fromkeys(range(slots), 0)  # slot -> position of its newest slice; 0: its first arms
     position, first = live, 0  # the log begins with everything armed once
     worst, slices_written = 0.0, 0
-    appended, pressing, pace, written = 0, False, Pace(), 0
+    appended, pressing, pace, written = 0, False, begun(live), 0
     for _ in range(turns):
         turn = min(turn_bytes, TURN_BYTES_PRESSED) if pressing else turn_bytes
         position += turn
