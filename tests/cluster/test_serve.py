@@ -323,7 +323,7 @@ async def test_values_that_were_written_by_hand_end_no_node_and_are_named_at_a_s
         await bucket.put("type.t", endless, (await bucket.read("type.t")).revision)
 
         async def is_noticed() -> bool:
-            return any("catalogue_not_read" in line and "type.t: " in line for line in timerd.log + timerd.stderr)
+            return any("catalogue_unreadable" in line and "type.t: " in line for line in timerd.log + timerd.stderr)
 
         await timerd.until(is_noticed)
         await timerd.arm([{"id": "x", "type": "t", "delay": 0}])
