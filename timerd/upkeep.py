@@ -6,7 +6,7 @@ Runs in the pauses of the runner: `after_turn` is called when state and log say 
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import cycle
 from typing import Any
@@ -27,6 +27,7 @@ SLOT_BYTES = 3  # of a slot's number in a slice
 MOVING_SLOT_BYTES = 40  # of a slot on the move, until both its shards have done with it: mostly its number
 ADOPTED_SLOT_BYTES = 20  # and what is left of that when it has been adopted, where an empty slice was written of it
 MOVING_TYPE_BYTES = 0.5  # and its share of the totals of a type, which go with it
+RESERVE_PART = 0.75  # of the segment that is kept for slices, on a full disk: the rest is for what is only estimated
 WAY_AGAIN_S = 0.5  # until room for a move is looked for again
 BODY_LOOK = 8  # bodies count for looks by this part: they cost more to write than frames, and hold fewer timers
 LOOK_BYTES = 32_768  # appended, or dead, before the log is looked at again: some hundred timers share what a look costs
@@ -278,8 +279,12 @@ class Upkeep:
         state = LogState(in_use, usage.segment_bytes, checkpoint, pinned_bytes)
         pressing = is_pressing(state)
         self._runner.turn_bytes = TURN_BYTES_PRESSED // len(self._runner.shards) if pressing else TURN_BYTES_MAX
-        if pressing and self._low and self._reserve_spent + pinned_bytes > usage.segment_bytes:
-            return None  # it would take more than the one segment that is kept for this, and free no more
+        if (
+            pressing
+            and self._low
+            and self._reserve_spent + self._slices_bytes(pinning) > RESERVE_PART * usage.segment_bytes
+        ):
+            return None  # it would take more than the segment that is kept for this, and perhaps free none
         if pressing:
             # The shard with most to write first; they come out level.
             shards = sorted(pinning, key=lambda id: -pinning[id])
@@ -289,6 +294,16 @@ class Upkeep:
             for id, size in zip(cycle(shards), slices, strict=False):  # in the order in which they were taken
                 self._runner.send(id, Slice(partial(self._slice_written, size)))
         return None
+
+    def _slices_bytes(self, pinning: Mapping[int, int]) -> int:
+        """What slices take in all before the oldest segment can go. (shard -> slots that pin it): a slice of a small
+        shard is of all that it has, however few of its slots pin."""
+        total = 0
+        for id, slots in pinning.items():
+            shard = self._runner.shards[id]
+            whole = len(shard.state.covered) * SLOT_BYTES + shard.state.live_bytes
+            total += max(slice_bytes(shard), whole * slots // max(1, len(shard.state.covered)))
+        return total
 
     def _slice_written(self, size: int, _: object) -> None:
         """The answer to `Slice`: it is durable, or its shard is gone."""
