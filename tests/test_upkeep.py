@@ -4,6 +4,8 @@ import asyncio
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from tests.sim.disk import FakeDisk
 from tests.storage.laid import open_on
 from timerd import upkeep
@@ -16,7 +18,7 @@ from timerd.engine.ring import SLOTS, RingTable, build_table, slot_of
 from timerd.engine.shard import Shard
 from timerd.engine.state import State
 from timerd.engine.timer import Timer
-from timerd.ports import Frame
+from timerd.ports import Frame, LogUsage, OldestSegment
 from timerd.runner import Runner
 from timerd.upkeep import Upkeep
 from timerd_storage.memory_log import MemoryLog
@@ -256,3 +258,27 @@ async def test_bodies_that_die_at_once_are_dropped_though_nobody_appends_any_mor
         kept.after_turn(appended)
         await asyncio.sleep(0)
     assert len(log.body_segments()) < 4
+
+
+@pytest.mark.parametrize(("beyond", "begun"), [(100_000, True), (60_000, False), (0, False)])
+async def test_on_a_full_disk_slices_are_begun_only_if_all_that_it_takes_to_free_a_segment_is_left(
+    monkeypatch: pytest.MonkeyPatch, beyond: int, begun: bool
+) -> None:
+    """One slot of each shard pins the oldest segment, and a slice of either is of all that it has: 25 kB."""
+    log = MemoryLog(segment_bytes=100_000)
+    async for _ in log.replay():
+        pass
+    half = SLOTS // 2
+    shards = [Shard(State(0, list(range(half)), NOW)), Shard(State(1, list(range(half, SLOTS)), NOW))]
+    runner = Runner(shards, log, StillClock())
+    asked: list[Message] = []
+    monkeypatch.setattr(runner, "send", lambda shard, message: asked.append(message))
+    monkeypatch.setattr(log, "low", lambda: True)
+    monkeypatch.setattr(log, "oldest", lambda: OldestSegment({0: 1, 1: 1}))
+    monkeypatch.setattr(log, "usage", lambda: LogUsage(900_000, 0, 100_000, 0, 0, beyond))
+    for shard in shards:
+        shard.state.covered = dict.fromkeys(shard.state.covered, 2)
+        shard.state.covered[next(iter(shard.state.covered))] = 1
+    kept = Upkeep(runner, log, build_table([0, 1]), fail)
+    kept.after_turn(0)
+    assert any(isinstance(message, Slice) for message in asked) == begun

@@ -69,6 +69,8 @@ class LogUsage(NamedTuple):
     """The part of `frame_bytes` that is kept for later: zero-filled segments that hold nothing yet."""
     leaving_bytes: int = 0
     """By how much more was reserved, or asked for, when the room was made that is just being given back."""
+    beyond_bytes: int = 0
+    """What frames may take beyond what is reserved and granted."""
 
 
 class Log(Protocol):

@@ -239,7 +239,7 @@ class Runners:
 
     def usage(self) -> LogUsage:
         """Of all logs."""
-        return LogUsage(*(sum(each) for each in zip((0,) * 5, *(g.log.usage() for g in self._groups), strict=True)))
+        return LogUsage(*(sum(each) for each in zip((0,) * 6, *(g.log.usage() for g in self._groups), strict=True)))
 
     @property
     def durability(self) -> str:

@@ -279,12 +279,10 @@ class Upkeep:
         state = LogState(in_use, usage.segment_bytes, checkpoint, pinned_bytes)
         pressing = is_pressing(state)
         self._runner.turn_bytes = TURN_BYTES_PRESSED // len(self._runner.shards) if pressing else TURN_BYTES_MAX
-        if (
-            pressing
-            and self._low
-            and self._reserve_spent + self._slices_bytes(pinning) > RESERVE_PART * usage.segment_bytes
-        ):
-            return None  # it would take more than the segment that is kept for this, and perhaps free none
+        if pressing and self._low:
+            kept = min(usage.beyond_bytes, usage.segment_bytes - self._reserve_spent)
+            if self._slices_bytes(pinning) > RESERVE_PART * kept:
+                return None  # it would take more than what is left of the segment for this, and perhaps free none
         if pressing:
             # The shard with most to write first; they come out level.
             shards = sorted(pinning, key=lambda id: -pinning[id])

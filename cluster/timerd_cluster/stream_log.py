@@ -388,7 +388,8 @@ class StreamLog:
     def usage(self) -> LogUsage:
         """About the bytes in the streams, one replica's. The servers' files are somewhat larger."""
         frame_bytes = sum(segment.bytes for segment in self._segments)
-        return LogUsage(frame_bytes, sum(bodies.stored_bytes for bodies in self._bodies.values()), self._segment_bytes)
+        body_bytes = sum(bodies.stored_bytes for bodies in self._bodies.values())
+        return LogUsage(frame_bytes, body_bytes, self._segment_bytes, beyond_bytes=self._segment_bytes)
 
     async def close(self) -> None:
         """Take no more. The connection stays."""

@@ -258,8 +258,14 @@ class FileLog:
         """Bytes on disk, by kind, filler included."""
         spare_bytes = self._spares.disk_bytes
         frame_bytes = sum(held.size for held in self._segments) + spare_bytes
-        leaving_bytes = self._supply.leaving_bytes
-        return LogUsage(frame_bytes, self._bodies.disk_bytes, self._segment_bytes, spare_bytes, leaving_bytes)
+        return LogUsage(
+            frame_bytes,
+            self._bodies.disk_bytes,
+            self._segment_bytes,
+            spare_bytes,
+            self._supply.leaving_bytes,
+            self._supply.beyond_bytes,
+        )
 
     async def close(self) -> None:
         """Let go of files and lock; again does nothing. Appends nothing; marks the log's end as on disk, which it is.

@@ -153,7 +153,12 @@ class MemoryLog:
 
     def usage(self) -> LogUsage:
         frames = sum(_size(segment) for segment in self._segments)
-        return LogUsage(frames, sum(_body_size(bodies) for bodies in self._bodies.values()), self._segment_bytes)
+        return LogUsage(
+            frames,
+            sum(_body_size(bodies) for bodies in self._bodies.values()),
+            self._segment_bytes,
+            beyond_bytes=1 << 40,
+        )
 
     async def close(self) -> None:
         self._closed = True

@@ -73,8 +73,16 @@ class Room:
 
     def frames_wanted(self, more: int) -> int:
         """Bytes of frames that must be in hand for `more` to be accepted."""
+        return self._cushion + self._frames_needed(more)
+
+    def frames_beyond(self, in_hand: int) -> int:
+        """Of so many bytes in hand, what neither the reserve nor anything granted needs: at most the cushion, when
+        appends live on it, and less when a torn end or slices have taken of that."""
+        return max(0, in_hand - self._frames_needed(0))
+
+    def _frames_needed(self, more: int) -> int:
         length = self._granted_frames + more + self._reserve
-        return self._cushion + length * self.segment_bytes // (self.segment_bytes - self._waste)
+        return length * self.segment_bytes // (self.segment_bytes - self._waste)
 
     def bodies_wanted(self, more: int) -> int:
         """Bytes of bodies that must be in hand for `more` to be accepted."""

@@ -114,6 +114,11 @@ class Supply:
             return 0
         return self._room.frames_leaving(self._in_hand(), self._line_frames)
 
+    @property
+    def beyond_bytes(self) -> int:
+        """What is in hand and not needed for the reserve."""
+        return self._room.frames_beyond(self._in_hand())
+
     def _know(self, reserve_bytes: int) -> None:
         self._room.reserve(reserve_bytes)
         self._reserve_known = True
