@@ -299,8 +299,7 @@ class Upkeep:
         total = 0
         for id, slots in pinning.items():
             shard = self._runner.shards[id]
-            whole = len(shard.state.covered) * SLOT_BYTES + shard.state.live_bytes
-            total += max(slice_bytes(shard), whole * slots // max(1, len(shard.state.covered)))
+            total += max(slice_bytes(shard), whole_bytes(shard) * slots // max(1, len(shard.state.covered)))
         return total
 
     def _slice_written(self, size: int, _: object) -> None:
@@ -334,5 +333,9 @@ class Upkeep:
 def slice_bytes(shard: Shard) -> int:
     """About what the next slice of a shard takes: all of a small one, SLICE_TIMERS of a large one."""
     timers = max(1, shard.state.timers)
-    whole = len(shard.state.covered) * SLOT_BYTES + shard.state.live_bytes
-    return whole * min(timers, SLICE_TIMERS) // timers
+    return whole_bytes(shard) * min(timers, SLICE_TIMERS) // timers
+
+
+def whole_bytes(shard: Shard) -> int:
+    """About what slices of all that a shard has take."""
+    return len(shard.state.covered) * SLOT_BYTES + shard.state.live_bytes
